@@ -1,0 +1,1 @@
+"""HTTP in: requests become transactions, answers are written down in ``documents.py``."""

@@ -1,0 +1,334 @@
+"""Answers, written down: one struct for each thing that the API shows.
+
+Instants are strings in UTC with exactly three digits of milliseconds, made by :func:`stamp`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from noonday.api.problems import ProblemDocument
+from noonday.domain.model import Cron, HttpTarget, Interval, Once, RetryPolicy, Schedule
+
+T = TypeVar("T")
+
+Stamp = Annotated[
+    str,
+    Meta(
+        extra_json_schema={"format": "date-time"},
+        description="UTC, with milliseconds.",
+        examples=["2027-03-28T01:00:00.000Z"],
+    ),
+]
+
+
+def stamp(at: datetime) -> str:
+    """An aware instant as the API writes it: ``2027-03-28T01:00:00.000Z``."""
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+
+
+def maybe(at: datetime | None) -> str | None:
+    """The stamp of an instant that may not be there."""
+    return None if at is None else stamp(at)
+
+
+# --- Jobs -------------------------------------------------------------------------------------
+
+
+class OnceDocument(msgspec.Struct, frozen=True, tag="once", tag_field="type"):
+    """Fires one time."""
+
+    run_at: Stamp
+    jitter_sec: int
+    grace_sec: int | None
+
+
+class CronDocument(msgspec.Struct, frozen=True, tag="cron", tag_field="type"):
+    """Fires at the local times that an expression names."""
+
+    cron: str
+    timezone: str
+    jitter_sec: int
+    misfire: Literal["one"]
+    overlap: Literal["skip", "allow"]
+    grace_sec: int
+    dst_gap: Literal["run"]
+    dst_fold: Literal["first"]
+    starts_at: Stamp | None
+    ends_at: None = None
+    max_occurrences: None = None
+
+
+class IntervalDocument(msgspec.Struct, frozen=True, tag="interval", tag_field="type"):
+    """Fires at ``starts_at`` and every ``interval_sec`` after it."""
+
+    interval_sec: int
+    starts_at: Stamp
+    jitter_sec: int
+    misfire: Literal["one"]
+    overlap: Literal["skip", "allow"]
+    grace_sec: int
+    ends_at: None = None
+    max_occurrences: None = None
+
+
+ScheduleDocument = OnceDocument | CronDocument | IntervalDocument
+
+
+def schedule_document(schedule: Schedule) -> ScheduleDocument:
+    """A schedule with all its defaults."""
+    match schedule:
+        case Once(run_at, jitter_sec, grace_sec):
+            return OnceDocument(stamp(run_at), jitter_sec, grace_sec)
+        case Cron():
+            return CronDocument(
+                schedule.cron,
+                schedule.timezone,
+                schedule.jitter_sec,
+                schedule.misfire,
+                schedule.overlap,
+                schedule.grace_sec,
+                schedule.dst_gap,
+                schedule.dst_fold,
+                maybe(schedule.starts_at),
+            )
+        case Interval():
+            return IntervalDocument(
+                schedule.interval_sec,
+                stamp(schedule.starts_at),
+                schedule.jitter_sec,
+                schedule.misfire,
+                schedule.overlap,
+                schedule.grace_sec,
+            )
+
+
+class TargetDocument(msgspec.Struct, frozen=True, tag="http", tag_field="type"):
+    """The webhook that is called. Headers that carry credentials are shown by name only."""
+
+    url: str
+    method: str
+    headers: dict[str, str]
+    secret_headers: list[str]
+    timeout_sec: float
+
+
+def target_document(target: HttpTarget, secret_headers: list[str]) -> TargetDocument:
+    """A target; ``secret_headers`` are the names of the headers that are not shown."""
+    return TargetDocument(
+        target.url, target.method, target.headers, sorted(secret_headers), target.timeout_sec
+    )
+
+
+JobStatus = Literal[
+    "PENDING", "RUNNING", "COMPLETE", "FAILED", "PAUSED", "SUSPENDED", "CANCELLED"
+]
+
+
+class JobDocument(msgspec.Struct, frozen=True):
+    """A job: what was asked for, with all defaults, and how it stands."""
+
+    id: str
+    name: str
+    status: JobStatus
+    state_reason: str | None
+    """Why it is paused, suspended or cancelled."""
+    schedule: ScheduleDocument
+    target: TargetDocument
+    priority: int
+    lane: str
+    retry_policy: RetryPolicy
+    lease_sec: int
+    labels: dict[str, str]
+    payload_bytes: int
+    content_type: str
+    version: int
+    created_at: Stamp
+    created_by: str
+    next_run_at: Stamp | None
+    next_fires: list[Stamp]
+    attempts: int
+    """Of its run that is unfinished, or ended last."""
+    last_error: str | None
+    on_unknown: Literal["retry"] = "retry"
+    cancel_url: None = None
+    after: list[str] = []
+    concurrency_key: None = None
+    deduplicated: bool = False
+    """True in the replayed answer to a request that had been carried out before."""
+
+
+class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of one job of a batch: the job, or the problem with it."""
+
+    index: int
+    status: int
+    location: str | None = None
+    replayed: bool = False
+    job: JobDocument | None = None
+    problem: ProblemDocument | None = None
+
+
+class BatchAnswer(msgspec.Struct, frozen=True):
+    """What became of each job of a batch, in the order of the request."""
+
+    created: int
+    replayed: int
+    failed: int
+    results: list[BatchItem]
+
+
+# --- Runs and the ledger ----------------------------------------------------------------------
+
+
+class RunDocument(msgspec.Struct, frozen=True):
+    """An occurrence being carried out, or how it ended."""
+
+    id: str
+    job_id: str
+    kind: Literal["schedule", "trigger", "backfill"]
+    state: str
+    """READY, RUNNING or RETRYING; at the end the ledger's outcome."""
+    occurrence_at: Stamp
+    due_at: Stamp
+    attempt: int
+    lane: str | None
+    priority: int | None
+    lease_version: int | None
+    worker_id: str | None
+    leased_at: Stamp | None
+    locked_until: Stamp | None
+    retry_at: Stamp | None
+    hold: str | None
+    reason: str | None
+    ended_at: Stamp | None
+
+
+class ExecutionDocument(msgspec.Struct, frozen=True):
+    """One attempt at a run; one that is under way has no ``finished_at``."""
+
+    run_id: str
+    attempt: int
+    lease_version: int
+    worker_id: str
+    status: str
+    started_at: Stamp
+    finished_at: Stamp | None
+    duration_ms: int | None
+    http_status: int | None
+    error: str | None
+    unknown: bool
+    """The receiver may have done the work although no answer was seen."""
+    retry_at: Stamp | None
+
+
+class OccurrenceDocument(msgspec.Struct, frozen=True):
+    """A line of the ledger: one nominal time of a job, and its one outcome."""
+
+    run_id: str
+    kind: Literal["schedule", "trigger", "backfill"]
+    occurrence_at: Stamp
+    due_at: Stamp
+    materialized_at: Stamp
+    late_ms: int
+    """From due to materialized."""
+    outcome: str | None
+    reason: str | None
+    blocking_run: str | None
+    ended_at: Stamp | None
+    attempts: int | None
+
+
+class DeadLetterDocument(msgspec.Struct, frozen=True):
+    """A run that will not be tried again by itself."""
+
+    id: str
+    """The run's id."""
+    job_id: str
+    reason: str
+    http_status: int | None
+    error: str | None
+    attempts: int
+    target_host: str
+    occurrence_at: Stamp
+    dead_at: Stamp
+    replayed_at: Stamp | None
+
+
+# --- Lists and administration -----------------------------------------------------------------
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list."""
+
+    data: list[T]
+    next_cursor: str | None
+    has_more: bool
+
+
+class TenantDocument(msgspec.Struct, frozen=True):
+    """A tenant. ``signing_secret`` is there only in the answers that made a new one."""
+
+    id: int
+    name: str
+    max_payload_bytes: int
+    created_at: Stamp
+    secrets_rotated_at: Stamp
+    signing_secret: str | None = None
+
+
+class ApiKeyDocument(msgspec.Struct, frozen=True):
+    """An API key. ``key`` is there only in the answer that made it."""
+
+    id: str
+    tenant: str
+    role: Literal["viewer", "submitter", "operator", "admin"]
+    name: str
+    created_at: Stamp
+    expires_at: Stamp | None
+    revoked_at: Stamp | None
+    key: str | None = None
+
+
+class WorkerDocument(msgspec.Struct, frozen=True):
+    """A process of the service."""
+
+    id: str
+    role: str
+    name: str
+    host: str
+    pid: int
+    slots: int
+    in_flight: int
+    stopping: bool
+    alive: bool
+    started_at: Stamp
+    seen_at: Stamp
+
+
+class ShardDocument(msgspec.Struct, frozen=True):
+    """A slice of timers and the scheduler that owns it."""
+
+    shard: int
+    epoch: int
+    owner_id: str | None
+    leased_until: Stamp | None
+
+
+class AuditDocument(msgspec.Struct, frozen=True):
+    """One change: who, what, when, and the thing before and after."""
+
+    id: int
+    at: Stamp
+    tenant_id: int | None
+    actor: str
+    action: str
+    object_type: str
+    object_id: str
+    before: Any
+    after: Any
+    request_id: str | None

@@ -1,0 +1,1 @@
+"""The rules of Noonday, pure: no I/O, no clock of their own, no asyncio."""

@@ -1,0 +1,170 @@
+"""The state machine of a run: the one authority on what may happen to it, and when.
+
+``TRANSITIONS`` says for each event from which states it may come and where it leads; the
+statements in ``store/runs.py`` spell the same out in SQL, one per event, and a test runs every
+pair of state and event on a real Postgres against this table. :func:`settle` is pure: from what
+came of an attempt it tells which event follows.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from noonday.domain import retry
+from noonday.domain.model import (
+    ExecutionStatus,
+    LedgerOutcome,
+    Outcome,
+    OutcomeKind,
+    Reason,
+    RetryPolicy,
+    RunKey,
+    RunState,
+)
+
+MAX_INTERRUPTIONS: Final = 10
+"""How often we may interrupt a run ourselves before it becomes a dead letter."""
+
+
+class Source(StrEnum):
+    """What an event may find: a run in one of its states, or none."""
+
+    NONE = "NONE"
+    READY = "READY"
+    HELD = "HELD"
+    """READY, but held: not claimable."""
+    RUNNING = "RUNNING"
+    LAPSED = "LAPSED"
+    """RUNNING, its lease run out."""
+    RETRYING = "RETRYING"
+    ENDED = "ENDED"
+
+
+class Event(StrEnum):
+    """What can happen to a run."""
+
+    MATERIALIZE = "materialize"
+    CLAIM = "claim"
+    HEARTBEAT = "heartbeat"
+    COMPLETE = "complete"
+    RETRY = "retry"
+    DEAD_LETTER = "dead_letter"
+    INTERRUPT = "interrupt"
+    HAND_BACK = "hand_back"
+    EXPIRE = "expire"
+    RETRY_DUE = "retry_due"
+    CANCEL = "cancel"
+
+
+class Rule(NamedTuple):
+    """From where an event may come, and where it leads."""
+
+    sources: frozenset[Source]
+    target: RunState | LedgerOutcome
+
+
+_HELD_LEASE: Final = frozenset({Source.RUNNING, Source.LAPSED})
+
+TRANSITIONS: Final[dict[Event, Rule]] = {
+    Event.MATERIALIZE: Rule(frozenset({Source.NONE}), RunState.READY),
+    Event.CLAIM: Rule(frozenset({Source.READY}), RunState.RUNNING),
+    Event.HEARTBEAT: Rule(frozenset({Source.RUNNING}), RunState.RUNNING),
+    # A result of the current lease is accepted until the reaper has acted.
+    Event.COMPLETE: Rule(_HELD_LEASE, LedgerOutcome.COMPLETE),
+    Event.RETRY: Rule(_HELD_LEASE, RunState.RETRYING),
+    Event.DEAD_LETTER: Rule(_HELD_LEASE, LedgerOutcome.FAILED),
+    Event.INTERRUPT: Rule(_HELD_LEASE, RunState.READY),
+    Event.HAND_BACK: Rule(_HELD_LEASE, RunState.READY),
+    Event.EXPIRE: Rule(frozenset({Source.LAPSED}), RunState.READY),
+    Event.RETRY_DUE: Rule(frozenset({Source.RETRYING}), RunState.READY),
+    Event.CANCEL: Rule(
+        frozenset({Source.READY, Source.HELD, Source.RETRYING}), LedgerOutcome.CANCELLED
+    ),
+}
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """What a worker holds of a run: the attempt's number, its token, and the budget used."""
+
+    run: RunKey
+    tenant_id: int
+    attempt: int
+    lease_version: int
+    failures: int
+    interruptions: int
+    due_at: datetime
+    leased_at: datetime
+
+
+class Transition(msgspec.Struct, frozen=True, gc=False):
+    """What to write for an attempt that ended."""
+
+    event: Event
+    execution: ExecutionStatus | None = None
+    delay: timedelta | None = None
+    reason: Reason | None = None
+
+
+_ENDS_AT_ONCE: Final = {
+    OutcomeKind.PERMANENT: Reason.PERMANENT_ANSWER,
+    OutcomeKind.GONE: Reason.TARGET_GONE,
+    OutcomeKind.BLOCKED: Reason.BLOCKED_TARGET,
+    OutcomeKind.BAD_PAYLOAD: Reason.BAD_PAYLOAD,
+}
+
+
+def settle(
+    lease: Lease, outcome: Outcome, policy: RetryPolicy, now: datetime, chance: float
+) -> Transition:
+    """What follows from ``outcome``; ``chance`` in ``[0, 1)`` spreads retries."""
+    if outcome.kind is OutcomeKind.SUCCESS:
+        return Transition(Event.COMPLETE, ExecutionStatus.SUCCESS)
+    if outcome.kind is OutcomeKind.NOT_SENT:
+        return Transition(Event.HAND_BACK)
+    if outcome.kind is OutcomeKind.INTERRUPTED:
+        return _interrupted(lease)
+    if outcome.kind in _ENDS_AT_ONCE:
+        return _dead(ExecutionStatus.FAILED, _ENDS_AT_ONCE[outcome.kind])
+    return _failed(lease, outcome, policy, now, chance)
+
+
+def expire(lease: Lease, policy: RetryPolicy, now: datetime) -> Transition:
+    """What follows when a lease ran out: offered again at once, while the budget lasts."""
+    if lease.failures + 1 >= policy.max_attempts:
+        return _dead(ExecutionStatus.LEASE_EXPIRED, Reason.LEASE_EXPIRED)
+    if _too_old(lease, policy, now):
+        return _dead(ExecutionStatus.LEASE_EXPIRED, Reason.EXPIRED)
+    return Transition(Event.EXPIRE, ExecutionStatus.LEASE_EXPIRED)
+
+
+def _interrupted(lease: Lease) -> Transition:
+    if lease.interruptions + 1 >= MAX_INTERRUPTIONS:
+        return _dead(ExecutionStatus.INTERRUPTED, Reason.INTERRUPTED)
+    return Transition(Event.INTERRUPT, ExecutionStatus.INTERRUPTED)
+
+
+def _failed(
+    lease: Lease, outcome: Outcome, policy: RetryPolicy, now: datetime, chance: float
+) -> Transition:
+    failures = lease.failures + 1
+    if failures >= policy.max_attempts:
+        timed_out = outcome.kind is OutcomeKind.TIMEOUT
+        return _dead(ExecutionStatus.FAILED, Reason.TIMEOUT if timed_out else Reason.TRANSIENT)
+    delay = retry.delay(policy, failures, outcome.retry_after, chance)
+    if _too_old(lease, policy, now + delay):
+        return _dead(ExecutionStatus.FAILED, Reason.EXPIRED)
+    return Transition(Event.RETRY, ExecutionStatus.FAILED, delay=delay)
+
+
+def _too_old(lease: Lease, policy: RetryPolicy, at: datetime) -> bool:
+    if policy.max_age_sec is None:
+        return False
+    return at > lease.due_at + timedelta(seconds=policy.max_age_sec)
+
+
+def _dead(execution: ExecutionStatus, reason: Reason) -> Transition:
+    return Transition(Event.DEAD_LETTER, execution, reason=reason)

@@ -1,0 +1,108 @@
+"""What runs by itself. One moving part is one file with one bounded ``tick``.
+
+A :class:`Loop` drives a tick: again at once while there is work, after a growing pause when
+there is none, earlier when woken. A tick that fails is logged with its traceback, counted, and
+tried again after a pause that grows as well; it is never swallowed and never ends the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from noonday.telemetry import Metrics
+
+SHORTEST_PAUSE_SEC: Final = 0.005
+LONGEST_BACKOFF_SEC: Final = 5.0
+
+log = structlog.get_logger()
+
+
+class Loop:
+    """Runs ``tick`` until cancelled.
+
+    ``pause_sec`` is how long it sleeps at most when a tick found nothing to do; a loop that
+    may be woken starts with a short pause and doubles it up to that.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tick: Callable[[], Awaitable[int]],
+        metrics: Metrics,
+        *,
+        pause_sec: float = 0.25,
+        steady: bool = False,
+        sleep_for: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self._tick = tick
+        self._metrics = metrics
+        self._pause_sec = pause_sec
+        self._steady = steady
+        self._sleep_for = sleep_for
+        self._woken = asyncio.Event()
+        self._last_good = time.monotonic()
+        self._task: asyncio.Task[None] | None = None
+        self._finishing = False
+
+    def wake(self) -> None:
+        """There may be work: do not wait for the end of the pause."""
+        self._woken.set()
+
+    def is_ticking(self, within_sec: float = 15.0) -> bool:
+        """Whether a tick has ended well lately: what readiness asks."""
+        return time.monotonic() - self._last_good < within_sec + self._pause_sec
+
+    def start(self) -> None:
+        """Run as a task of its own."""
+        self._task = asyncio.create_task(self.run(), name=self.name)
+
+    async def finish(self, within_sec: float = 10.0) -> None:
+        """Let the tick under way end, and begin no other."""
+        self._finishing = True
+        self.wake()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=within_sec)
+            self._task.cancel()
+
+    async def run(self) -> None:
+        """Tick until told to finish, or cancelled."""
+        idle = errors = 0
+        while not self._finishing:
+            self._woken.clear()
+            try:
+                done = await self._timed_tick()
+            except Exception as error:
+                errors += 1
+                self._metrics.loop_failed(self.name)
+                log.exception("loop.failed", loop=self.name, error=type(error).__name__)
+                await asyncio.sleep(min(0.05 * 2**errors, LONGEST_BACKOFF_SEC))
+                continue
+            errors = 0
+            self._last_good = time.monotonic()
+            idle = 0 if done else idle + 1
+            if idle or self._steady:
+                await self._pause(idle)
+
+    async def _timed_tick(self) -> int:
+        started = time.perf_counter()
+        done = await self._tick()
+        self._metrics.ticked(self.name, time.perf_counter() - started, done)
+        return done
+
+    async def _pause(self, idle: int) -> None:
+        longest = self._pause_sec
+        if not self._steady:
+            longest = min(longest, SHORTEST_PAUSE_SEC * 2 ** min(idle - 1, 16))
+        wanted = self._sleep_for()
+        pause = min(self._pause_sec, max(wanted, 0.001)) if wanted is not None else longest
+        try:
+            async with asyncio.timeout(pause):
+                await self._woken.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,78 @@
+"""An attempt in flight: the lease it runs under, and how long we may trust it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from noonday.domain.lifecycle import Lease, Transition
+from noonday.domain.model import JobSpec, Outcome
+from noonday.executors import Sent
+from noonday.store import Row
+from noonday.store.runs import Held, held_key, key_of
+
+MARGIN: Final = 0.2
+"""The part of a lease before whose end we give up, lest somebody else begins meanwhile."""
+
+
+class Flight:
+    """Bookkeeping of one attempt. All times are of the monotonic clock, in seconds."""
+
+    __slots__ = (
+        "asked", "decision", "extended", "held", "in_doubt", "lease", "lease_sec", "lost", "sent",
+        "spec", "task",
+    )  # fmt: skip
+
+    def __init__(
+        self, lease: Lease, held: Held, spec: JobSpec, lease_sec: int, asked: float
+    ) -> None:
+        self.lease = lease
+        self.held = held
+        self.spec = spec
+        self.lease_sec = lease_sec
+        self.asked = asked
+        self.extended = asked
+        self.sent = Sent()
+        self.lost = False
+        self.in_doubt = False
+        self.decision: Transition | None = None
+        self.task: asyncio.Task[Outcome] | None = None
+
+    @classmethod
+    def of(cls, row: Row, spec: JobSpec, asked: float) -> Flight:
+        """The flight of a claimed run; ``asked`` is from before the claim was sent."""
+        lease = Lease(
+            run=key_of(row),
+            tenant_id=row["tenant_id"],
+            attempt=row["attempt"],
+            lease_version=row["lease_version"],
+            failures=row["failures"],
+            interruptions=row["interruptions"],
+            due_at=row["due_at"],
+            leased_at=row["leased_at"],
+        )
+        return cls(lease, held_key(row), spec, row["lease_sec"], asked)
+
+    @property
+    def landed(self) -> bool:
+        """Whether the executor is done with it."""
+        return self.task is not None and self.task.done()
+
+    def wants_heartbeat(self) -> bool:
+        """Whether a third of the lease has passed. A landed attempt keeps its lease until it is
+        settled, which takes long only while the database is away."""
+        return not self.lost and time.monotonic() - self.extended > self.lease_sec / 3
+
+    def is_overdue(self) -> bool:
+        """Whether the lease may be somebody else's soon, since no extension was confirmed."""
+        return time.monotonic() > self.extended + self.lease_sec * (1 - MARGIN)
+
+    def extend(self, asked: float) -> None:
+        """An extension asked for at ``asked`` was confirmed."""
+        self.extended = asked
+
+    def cancel(self) -> None:
+        """Stop the attempt now."""
+        if self.task is not None:
+            self.task.cancel()

@@ -1,0 +1,102 @@
+"""The reaper: settles expired leases and offers their runs again, or dead-letters them.
+
+It reads the claim index up to the highest rank that workers say they were granted, and once in
+a while all of it, for the grants of workers that died before they could say so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+import structlog
+
+from noonday.domain import lifecycle
+from noonday.domain.lifecycle import Lease
+from noonday.domain.model import PRIORITIES, JobSpec, Outcome, OutcomeKind
+from noonday.loops import tally
+from noonday.store import Row, Store, runs, settlements, workers
+from noonday.store.runs import held_key, key_of
+from noonday.store.settlements import Settlement
+from noonday.store.wakeups import Wakeups
+from noonday.telemetry import Metrics
+
+BATCH: Final = 500
+FULL_PASS_SEC: Final = 10.0
+SLACK: Final = timedelta(seconds=5)
+"""Ranks are reported every other second; this much more than reported may be granted."""
+
+log = structlog.get_logger()
+_spec = msgspec.json.Decoder(JobSpec)
+_EXPIRED: Final = Outcome(
+    OutcomeKind.TRANSIENT,
+    error="the lease ran out: its worker died, hung or was cut off",
+    unknown=True,
+)
+
+
+class Reaper:
+    """Safe to run in any number of processes: each takes what the others have not locked."""
+
+    def __init__(
+        self, store: Store, lanes: Sequence[str], metrics: Metrics, wakeups: Wakeups
+    ) -> None:
+        self._store = store
+        self._lanes = lanes
+        self._metrics = metrics
+        self._wakeups = wakeups
+        self._passed_at = 0.0
+
+    async def tick(self) -> int:
+        """Settle expired leases, at most ``BATCH`` for each lane and priority; how many."""
+        started = time.monotonic()
+        full = started - self._passed_at > FULL_PASS_SEC
+        async with self._store.transaction() as tx:
+            now = await tx.clock()
+            granted = await workers.granted(tx)
+        count = 0
+        for lane in self._lanes:
+            for priority in PRIORITIES:
+                ceiling = granted.get(f"{lane}:{priority}")
+                if full or ceiling is not None:
+                    count += await self._reap(lane, priority, now if full else ceiling or now)
+        if full:
+            self._passed_at = started
+        if count:
+            self._wakeups.runs()
+        return count
+
+    async def _reap(self, lane: str, priority: int, ceiling: datetime) -> int:
+        async with self._store.transaction() as tx:
+            rows = await runs.expired(tx, lane, priority, ceiling + SLACK, BATCH)
+            if not rows:
+                return 0
+            items = [_settlement(row, await tx.clock()) for row in rows]
+            written = await settlements.apply(tx, items)
+        for row, item in zip(rows, items, strict=True):
+            if item.held in written:
+                self._metrics.lease_expired()
+                tally.ended(self._metrics, _lease(row), item.transition, item.outcome)
+                log.warning("lease.expired", run_id=str(key_of(row)), attempt=row["attempt"])
+        return len(written)
+
+
+def _lease(row: Row) -> Lease:
+    return Lease(
+        run=key_of(row),
+        tenant_id=row["tenant_id"],
+        attempt=row["attempt"],
+        lease_version=row["lease_version"],
+        failures=row["failures"],
+        interruptions=row["interruptions"],
+        due_at=row["due_at"],
+        leased_at=row["leased_at"],
+    )
+
+
+def _settlement(row: Row, now: datetime) -> Settlement:
+    policy = _spec.decode(row["spec"]).retry_policy
+    return Settlement(held_key(row), lifecycle.expire(_lease(row), policy, now), _EXPIRED)

@@ -1,0 +1,242 @@
+"""The scheduler: owns shards of timers and turns due timers into occurrences and runs.
+
+``keep_shards`` holds the leases; ``tick`` is one bounded pass over all shards owned: read what
+is due, work out the next fires outside any transaction, then write everything in one fenced
+transaction that takes effect only where nothing has changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from noonday.domain import schedule
+from noonday.domain.model import EPOCH, SHARDS, JobSpec, Once
+from noonday.store import (
+    Row,
+    Store,
+    batches,
+    jobs,
+    occurrences,
+    partitions,
+    shards,
+    timers,
+    workers,
+)
+from noonday.store.occurrences import Entry, Fired
+from noonday.store.timers import Timer
+from noonday.store.wakeups import Wakeups
+from noonday.telemetry import Metrics
+
+ROLE: Final = "scheduler"
+BATCH: Final = 500
+LOOK_AHEAD: Final = timedelta(seconds=1)
+LATE_COMMIT: Final = timedelta(seconds=5)
+"""A floor stays this much below the clock: no transaction of ours is open for longer."""
+SWEEP_SEC: Final = 10.0
+RENEW_SEC: Final = 2.0
+OWN_MARGIN_SEC: Final = 2.0
+"""How much earlier than the database we ourselves stop trusting our lease."""
+
+log = structlog.get_logger()
+_spec = msgspec.json.Decoder(JobSpec)
+
+
+class Due(NamedTuple):
+    """A due timer and what its firing will write."""
+
+    fired: Fired
+    entries: tuple[Entry, ...]
+    rearm: Timer | None
+
+
+class Unreadable(NamedTuple):
+    """A job that cannot be computed, and why."""
+
+    job_id: UUID
+    reason: str
+
+
+class Scheduler:
+    """One scheduler process. Its ``id`` is random at each start."""
+
+    def __init__(
+        self, store: Store, id: UUID, name: str, metrics: Metrics, wakeups: Wakeups
+    ) -> None:
+        self._store = store
+        self.id = id
+        self._name = name
+        self._metrics = metrics
+        self._wakeups = wakeups
+        self.epochs: dict[int, int] = {}
+        self._trusted_until = 0.0
+        self._floor = EPOCH
+        self._indexed_until = EPOCH
+        self._sleep_sec: float | None = None
+
+    # --- shards ---------------------------------------------------------------------------
+
+    async def keep_shards(self) -> int:
+        """Renew what is owned, take what is free up to a fair share, give up what is above it."""
+        before = time.monotonic()
+        async with self._store.transaction() as tx:
+            await workers.report(
+                tx, self.id, ROLE, self._name, slots=SHARDS, in_flight=len(self.epochs)
+            )
+            owned = await shards.renew(tx, self.id)
+            share = -(-SHARDS // max(await workers.alive(tx, ROLE), 1))
+        for shard in self.epochs.keys() - owned.keys():
+            log.warning("shard.lost", shard=shard)
+        self.epochs = owned
+        self._trusted_until = before + shards.LEASE.total_seconds() - OWN_MARGIN_SEC
+        if len(owned) < share:
+            await self._acquire(share - len(owned))
+        elif len(owned) > share:
+            await self.release(sorted(owned)[share:])
+        return 0
+
+    async def _acquire(self, limit: int) -> None:
+        async with self._store.transaction() as tx:
+            taken = await shards.acquire(tx, self.id, limit)
+        if taken:
+            self.epochs = self.epochs | taken
+            self._floor = EPOCH
+            log.info("shards.taken", count=len(taken), owned=len(self.epochs))
+
+    async def release(self, given: Sequence[int] | None = None) -> None:
+        """Give shards up; all of them at shutdown."""
+        given = sorted(self.epochs) if given is None else given
+        self.epochs = {shard: epoch for shard, epoch in self.epochs.items() if shard not in given}
+        async with self._store.transaction() as tx:
+            await shards.release(tx, self.id, given)
+
+    async def leave(self) -> None:
+        """Hand everything over and go."""
+        await self.release()
+        async with self._store.transaction() as tx:
+            await workers.gone(tx, self.id)
+
+    # --- tick -----------------------------------------------------------------------------
+
+    def sleep_for(self) -> float | None:
+        """Seconds until the next timer is due, when one is near."""
+        return self._sleep_sec
+
+    async def tick(self) -> int:
+        """Fire the due timers of all owned shards, at most ``BATCH``; how many were read."""
+        epochs = self.epochs
+        if not epochs or time.monotonic() > self._trusted_until:
+            return 0
+        now, due = await self._read(sorted(epochs))
+        if due:
+            self._metrics.materialization_lag((now - due[0]["due_at"]).total_seconds())
+            await self._fire(due, epochs, now)
+        return len(due)
+
+    async def sweep(self) -> int:
+        """Look below the floor for what was committed later than anything should be."""
+        epochs, floor = self.epochs, self._floor
+        if not epochs:
+            return 0
+        async with self._store.transaction() as tx:
+            self._indexed_until = await partitions.indexed_until(tx)
+            found = await timers.next_due(tx, EPOCH, floor, sorted(epochs))
+        if found is not None:
+            self._metrics.straggler("timers")
+            self._floor = min(self._floor, found)
+        return 0
+
+    async def _read(self, owned: list[int]) -> tuple[datetime, list[Row]]:
+        async with self._store.transaction() as tx:
+            now = await tx.clock()
+            if now >= self._indexed_until:
+                self._indexed_until = await partitions.indexed_until(tx)
+            until = min(now, self._indexed_until)
+            due = await timers.due(tx, self._floor, until, owned, BATCH)
+            low = due[0]["due_at"] if due else now
+            self._floor = min(low, now - LATE_COMMIT)
+            near = None if due else await timers.next_due(tx, now, now + LOOK_AHEAD, owned)
+        self._sleep_sec = (near - now).total_seconds() if near else None
+        return now, due
+
+    async def _fire(self, due: Sequence[Row], epochs: dict[int, int], now: datetime) -> None:
+        ready: list[Due] = []
+        unreadable: list[Unreadable] = []
+        stale: list[Row] = []
+        for row in due:
+            if not row["current"]:
+                stale.append(row)
+                continue
+            planned = plan(row, epochs[row["shard"]], now)
+            (ready if isinstance(planned, Due) else unreadable).append(planned)  # type: ignore[arg-type]
+        write = partial(self._write, epochs)
+        for item, result in zip(ready, await batches.bisect(ready, write), strict=True):
+            if isinstance(result, Exception):
+                unreadable.append(
+                    Unreadable(item.fired.job_id, f"refused by the database: {result}")
+                )
+        if unreadable or stale:
+            await self._set_aside(unreadable, stale, epochs)
+
+    async def _write(self, epochs: dict[int, int], batch: Sequence[Due]) -> Sequence[None]:
+        used = {item.fired.shard: item.fired.epoch for item in batch}
+        async with self._store.transaction() as tx:
+            await shards.fence(tx, self.id, used)
+            written = await occurrences.materialize(
+                tx,
+                [item.fired for item in batch],
+                [entry for item in batch for entry in item.entries],
+                [item.rearm for item in batch if item.rearm is not None],
+                await tx.clock(),
+            )
+        self._metrics.materialized(written["ready"], written["missed"], written["skipped"])
+        if written["ready"]:
+            self._wakeups.runs()
+        return [None] * len(batch)
+
+    async def _set_aside(
+        self, unreadable: Sequence[Unreadable], stale: Sequence[Row], epochs: dict[int, int]
+    ) -> None:
+        """Suspend the jobs that cannot be computed, drop timers that no job stands behind."""
+        async with self._store.transaction() as tx:
+            await shards.fence(tx, self.id, epochs)
+            for job_id, reason in unreadable:
+                if await jobs.suspend(tx, job_id, reason[:500]):
+                    await timers.disarm(tx, job_id)
+                    self._metrics.job_suspended()
+                    log.error("job.suspended", job_id=str(job_id), reason=reason)
+            await occurrences.drop_stale(
+                tx, [(r["job_id"], r["due_at"], r["seq"], r["schedule_version"]) for r in stale]
+            )
+
+
+def plan(row: Row, epoch: int, now: datetime) -> Due | Unreadable:
+    """What a due timer writes: its ledger rows, and its next timer. Whatever goes wrong with one
+    job is that job's own affair."""
+    job_id: UUID = row["job_id"]
+    try:
+        spec = _spec.decode(row["spec"])
+        planned = schedule.plan(spec.schedule, row["occurrence_at"], job_id, now)
+        jitter = schedule.jitter(job_id, spec.schedule.jitter_sec)
+    except Exception as error:
+        return Unreadable(job_id, f"the schedule cannot be computed: {error}")
+    skip = not isinstance(spec.schedule, Once) and spec.schedule.overlap == "skip"
+    entries = [
+        Entry(job_id, at, at + jitter, "MISSED", reason, False) for at, reason in planned.missed
+    ]
+    if planned.fire is not None:
+        entries.append(Entry(job_id, planned.fire, planned.fire + jitter, None, None, skip))
+    rearm = None
+    if planned.rearm is not None:
+        at = planned.rearm
+        seq = row["seq"] + len(entries)
+        rearm = Timer(job_id, at, at + jitter, row["schedule_version"], seq, row["shard"])
+    fired = Fired(job_id, row["due_at"], row["schedule_version"], row["seq"], row["shard"], epoch)
+    return Due(fired, tuple(entries), rearm)

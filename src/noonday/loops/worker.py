@@ -1,0 +1,364 @@
+"""The worker: claims READY runs up to its free slots, carries them out, settles what came of it.
+
+Three loops share the table of attempts in flight: ``tick`` claims, ``settle`` writes outcomes in
+batches, ``beat`` extends leases and aborts what is no longer held. The worker trusts its own
+lease for a little less long than the database does: from before it asked for it, less a margin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from noonday.domain import lifecycle
+from noonday.domain.errors import BlobMissing, CommitUnknown, SecretUnreadable, StoreUnavailable
+from noonday.domain.model import EPOCH, Attempt, JobSpec, Outcome, OutcomeKind
+from noonday.domain.ranking import AGEING_STEP, Floors
+from noonday.executors import Executor
+from noonday.loops import tally
+from noonday.loops.flight import Flight
+from noonday.store import Row, Store, batches, executions, runs, settlements, workers
+from noonday.store.blobs import BlobStore
+from noonday.store.runs import Held
+from noonday.store.settlements import Settlement
+from noonday.store.signing import SigningKeys
+from noonday.telemetry import Metrics
+
+ROLE: Final = "worker"
+CLAIM_BATCH: Final = 500
+SETTLE_BATCH: Final = 1_000
+UNSETTLED: Final = 10_000
+"""More outcomes than this wait to be written: claim no more."""
+SWEEP_SEC: Final = 10.0
+BEAT_SEC: Final = 0.5
+REPORT_SEC: Final = 2.0
+OVERTIME_SEC: Final = 2.0
+"""An executor that does not keep its own deadline is cut off this much later."""
+CANCEL_SEC: Final = 5.0
+"""How long an executor may take to let go of an attempt that is stopped."""
+LOST_AT_SHUTDOWN: Final = "the worker was stopped"
+
+log = structlog.get_logger()
+_spec = msgspec.json.Decoder(JobSpec)
+
+
+class Worker:
+    """One worker process. Its ``id`` is random at each start, so it never vouches for a lease
+    that an earlier process of the same name took."""
+
+    def __init__(
+        self,
+        store: Store,
+        beat_store: Store,
+        id: UUID,
+        name: str,
+        *,
+        executors: Mapping[type, Executor],
+        blobs: BlobStore,
+        keys: SigningKeys,
+        metrics: Metrics,
+        slots: int = 64,
+        lanes: Sequence[str] = ("default",),
+    ) -> None:
+        self._store = store
+        self._beat_store = beat_store
+        self.id = id
+        self._name = name
+        self._executors = executors
+        self._blobs = blobs
+        self._keys = keys
+        self._metrics = metrics
+        self._slots = slots
+        self._floors = {lane: Floors() for lane in lanes}
+        self._granted: dict[str, datetime] = {}
+        self._flights: dict[Held, Flight] = {}
+        self._unsettled: list[tuple[Flight, Outcome]] = []
+        self._busy = 0
+        self._stopping = False
+        self._in_doubt = False
+        self._clock = EPOCH
+        self._more = False
+        self._reported_at = 0.0
+        self.wake_claim: Callable[[], None] = _nobody
+        """Called when slots have become free while more runs wait."""
+        self.wake_settle: Callable[[], None] = _nobody
+        """Called when outcomes wait to be written."""
+
+    # --- claim ----------------------------------------------------------------------------
+
+    @property
+    def free(self) -> int:
+        """Slots that nothing runs in."""
+        return self._slots - self._busy
+
+    async def tick(self) -> int:
+        """Claim up to the free slots and start what was claimed; how many."""
+        if self._stopping or len(self._unsettled) >= UNSETTLED:
+            return 0
+        if self._in_doubt:
+            await self._let_go_of_unknown()
+        started = 0
+        for lane, floors in self._floors.items():
+            # A claim for few slots costs nearly what one for many does.
+            if self.free < max(1, self._slots // 8):
+                break
+            started += await self._claim(lane, floors, min(self.free, CLAIM_BATCH))
+        return started
+
+    async def _claim(self, lane: str, floors: Floors, limit: int) -> int:
+        asked = time.monotonic()
+        self._in_doubt = True
+        async with self._store.transaction() as tx:
+            rows = await runs.claim(tx, lane, floors.each(), limit, AGEING_STEP, self.id)
+            self._clock = await tx.clock()
+        self._in_doubt = False
+        self._more = len(rows) == limit
+        self._note_ranks(lane, floors, rows)
+        for row in rows:
+            self._start(row, asked)
+        return len(rows)
+
+    def _note_ranks(self, lane: str, floors: Floors, rows: Sequence[Row]) -> None:
+        lowest: dict[int, datetime] = {}
+        for row in rows:
+            priority, rank = row["priority"], row["rank"]
+            lowest[priority] = min(rank, lowest.get(priority, rank))
+            name = f"{lane}:{priority}"
+            self._granted[name] = max(rank, self._granted.get(name, rank))
+        floors.claimed(lowest, self._clock, everything=not self._more)
+
+    async def _let_go_of_unknown(self) -> None:
+        """The answer to a claim was lost: hand back what we hold without knowing of it."""
+        async with self._store.transaction() as tx:
+            unknown = await runs.held_since(tx, self.id, self._clock)
+            await runs.hand_back(tx, sorted(unknown))
+        self._in_doubt = False
+
+    async def sweep(self) -> int:
+        """Look below the floors for what was committed later than anything should be."""
+        for lane, floors in self._floors.items():
+            async with self._store.transaction() as tx:
+                found = await runs.lowest_ready(tx, lane, Floors().each())
+            for row in found:
+                if row["rank"] is not None and floors.lower(row["priority"], row["rank"]):
+                    self._metrics.straggler("runs")
+        return 0
+
+    # --- carry out ------------------------------------------------------------------------
+
+    def _start(self, row: Row, asked: float) -> None:
+        flight = Flight.of(row, _spec.decode(row["spec"]), asked)
+        self._flights[flight.held] = flight
+        self._busy += 1
+        if flight.lease.attempt == 1:
+            self._metrics.started((flight.lease.leased_at - flight.lease.due_at).total_seconds())
+        flight.task = asyncio.create_task(self._carry_out(flight, row))
+        flight.task.add_done_callback(lambda task: self._landed(flight, task))
+
+    async def _carry_out(self, flight: Flight, row: Row) -> Outcome:
+        try:
+            attempt = await self._attempt(flight, row)
+        except BlobMissing as error:
+            return Outcome(OutcomeKind.BAD_PAYLOAD, error=str(error))
+        except SecretUnreadable as error:
+            return Outcome(OutcomeKind.BAD_PAYLOAD, error=str(error))
+        executor = self._executors[type(attempt.target)]
+        try:
+            async with asyncio.timeout(attempt.target.timeout_sec + OVERTIME_SEC):
+                return await executor.execute(attempt, flight.sent)
+        except TimeoutError:
+            return Outcome(
+                OutcomeKind.TIMEOUT,
+                error="the attempt did not end in time",
+                unknown=flight.sent.maybe,
+            )
+
+    async def _attempt(self, flight: Flight, row: Row) -> Attempt:
+        old = row["payload_version"] != row["current_payload"]
+        ref = row["old_payload_ref"] if old else row["payload_ref"]
+        body = row["old_payload"] if old else row["payload"]
+        lease = flight.lease
+        return Attempt(
+            run=lease.run,
+            number=lease.attempt,
+            lease_version=lease.lease_version,
+            target=flight.spec.target,
+            headers=flight.spec.target.headers
+            | self._keys.headers(lease.tenant_id, row["secret_headers"]),
+            body=await self._blobs.get(ref) if ref is not None else body,
+            content_type=row["old_content_type"] if old else row["content_type"],
+            secrets=await self._keys.of(lease.tenant_id),
+            traceparent=row["traceparent"],
+        )
+
+    def _landed(self, flight: Flight, task: asyncio.Task[Outcome]) -> None:
+        self._busy -= 1
+        if self._more:
+            self.wake_claim()
+        if flight.lost:
+            self._flights.pop(flight.held, None)
+            return
+        self._unsettled.append((flight, _outcome_of(flight, task)))
+        self.wake_settle()
+
+    # --- settle ---------------------------------------------------------------------------
+
+    async def settle(self) -> int:
+        """Write the outcomes that wait, in one transaction; how many."""
+        batch, self._unsettled = self._unsettled[:SETTLE_BATCH], self._unsettled[SETTLE_BATCH:]
+        if not batch:
+            return 0
+        items = [self._decide(flight, outcome) for flight, outcome in batch]
+        try:
+            results = await batches.bisect(items, self._write)
+        except StoreUnavailable:
+            self._unsettled = batch + self._unsettled
+            for flight, _ in batch:
+                flight.in_doubt = True
+            raise
+        for (flight, _), item, result in zip(batch, items, results, strict=True):
+            self._note(flight, item, result)
+        return len(batch)
+
+    def _decide(self, flight: Flight, outcome: Outcome) -> Settlement:
+        # One decision per attempt: a settle that is tried again must not draw another delay.
+        if flight.decision is None:
+            now = flight.lease.leased_at + timedelta(seconds=time.monotonic() - flight.asked)
+            flight.decision = lifecycle.settle(
+                flight.lease,
+                outcome,
+                flight.spec.retry_policy,
+                now,
+                random.random(),  # noqa: S311
+            )
+        return Settlement(flight.held, flight.decision, outcome)
+
+    async def _write(self, items: Sequence[Settlement]) -> Sequence[bool]:
+        doubtful = [item.held for item in items if self._flights[item.held].in_doubt]
+        async with self._store.transaction() as tx:
+            done = await executions.written(tx, doubtful) if doubtful else set()
+            done |= await settlements.apply(tx, [item for item in items if item.held not in done])
+        return [item.held in done for item in items]
+
+    def _note(self, flight: Flight, item: Settlement, result: bool | Exception) -> None:
+        if isinstance(result, Exception):
+            # Its own words cannot be stored; what came of the attempt still can.
+            log.error("settle.refused", run_id=str(flight.lease.run), error=str(result))
+            if item.outcome.error is not None:
+                plain = msgspec.structs.replace(item.outcome, error=None)
+                self._unsettled.append((flight, plain))
+                return
+        self._flights.pop(flight.held, None)
+        if result is True:
+            tally.ended(self._metrics, flight.lease, item.transition, item.outcome)
+        else:
+            self._metrics.stale_settle()
+            log.warning("settle.stale", run_id=str(flight.lease.run), attempt=flight.lease.attempt)
+
+    # --- heartbeat ------------------------------------------------------------------------
+
+    async def beat(self) -> int:
+        """Extend the leases of which a third has passed; abort what is no longer held."""
+        await self._report()
+        wanted = [flight for flight in self._flights.values() if flight.wants_heartbeat()]
+        if wanted:
+            await self._extend(wanted)
+        for flight in list(self._flights.values()):
+            if flight.is_overdue():
+                self._lose(flight, "no confirmed heartbeat")
+        return 0
+
+    async def _extend(self, wanted: Sequence[Flight]) -> None:
+        asked = time.monotonic()
+        try:
+            async with self._beat_store.transaction() as tx:
+                extended = await runs.heartbeat(
+                    tx, [(flight.held, flight.lease_sec) for flight in wanted]
+                )
+        except CommitUnknown:
+            return
+        except StoreUnavailable as error:
+            log.warning("heartbeat.failed", error=str(error))
+            return
+        for flight in wanted:
+            if flight.held in extended:
+                flight.extend(asked)
+            elif flight.held in self._flights and not flight.landed:
+                self._lose(flight, "somebody else holds it, or it has ended")
+
+    def _lose(self, flight: Flight, why: str) -> None:
+        if flight.landed or flight.lost:
+            return
+        flight.lost = True
+        log.warning(
+            "lease.lost", run_id=str(flight.lease.run), attempt=flight.lease.attempt, why=why
+        )
+        flight.cancel()
+
+    async def _report(self) -> None:
+        if time.monotonic() - self._reported_at < REPORT_SEC:
+            return
+        try:
+            async with self._beat_store.transaction() as tx:
+                await workers.report(
+                    tx, self.id, ROLE, self._name, slots=self._slots, in_flight=self._busy,
+                    granted=self._granted, stopping=self._stopping,
+                )  # fmt: skip
+        except StoreUnavailable as error:
+            log.warning("report.failed", error=str(error))
+            return
+        self._reported_at = time.monotonic()
+
+    # --- shutdown -------------------------------------------------------------------------
+
+    async def stop(self, grace_sec: float) -> None:
+        """Claim no more, let finish what fits into the grace period, and stop the rest.
+
+        Outcomes go on being settled meanwhile; :meth:`leave` comes after.
+        """
+        self._stopping = True
+        await self._wait(grace_sec)
+        for flight in self._flights.values():
+            if not flight.landed:
+                flight.cancel()
+        await self._wait(CANCEL_SEC)
+
+    async def _wait(self, within_sec: float) -> None:
+        running = [flight.task for flight in self._flights.values() if flight.task is not None]
+        if running:
+            await asyncio.wait(running, timeout=within_sec)
+
+    async def leave(self) -> None:
+        """Write what is left, hand back what we hold without knowing of it, and go."""
+        while self._unsettled:
+            await self.settle()
+        if self._in_doubt:
+            await self._let_go_of_unknown()
+        async with self._store.transaction() as tx:
+            await workers.gone(tx, self.id)
+
+
+def _nobody() -> None:
+    """Nothing listens yet."""
+
+
+def _outcome_of(flight: Flight, task: asyncio.Task[Outcome]) -> Outcome:
+    """What an ended attempt came to, also when we stopped it ourselves or it broke."""
+    if task.cancelled():
+        if not flight.sent.maybe:
+            return Outcome(OutcomeKind.NOT_SENT)
+        return Outcome(OutcomeKind.INTERRUPTED, error=LOST_AT_SHUTDOWN, unknown=True)
+    error = task.exception()
+    if error is not None:
+        log.error("attempt.broke", run_id=str(flight.lease.run), exc_info=error)
+        text = f"{type(error).__name__} in the worker"
+        return Outcome(OutcomeKind.TRANSIENT, error=text, unknown=flight.sent.maybe)
+    return task.result()

@@ -1,0 +1,303 @@
+"""What a process of Noonday is told before it starts.
+
+A value comes from the command line, else from a ``NOONDAY_*`` variable, else from a TOML file,
+else from its default. Nothing else reads the environment, and all faults are reported at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from functools import cache, partial
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_origin
+
+import msgspec
+
+FILE: Final = "noonday.toml"
+PREFIX: Final = "NOONDAY_"
+
+# A container platform adds such variables for each service it knows, also one named "noonday".
+_OF_THE_PLATFORM: Final = re.compile(r"_(SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
+_PLATFORM_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
+_NOT_SETTINGS: Final = ("NOONDAY_CONFIG", "NOONDAY_TEST_")
+
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+_WebPort = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+_Days = Annotated[int, msgspec.Meta(ge=1, le=36_500)]
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,63}$")]
+
+
+class SettingsError(Exception):
+    """One or more settings are wrong. ``faults`` lists them all, each beginning with its key."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """How long history is kept: ``[retention]`` in the file, ``NOONDAY_RETENTION_*`` outside."""
+
+    success_days: _Days = 7
+    """Days that the attempts of runs that succeeded are kept."""
+    failure_days: _Days = 90
+    """Days that the attempts of runs that failed are kept."""
+    ledger_days: _Days = 400
+    """Days that occurrences and their outcomes are kept; nothing older can be materialized."""
+    idempotency_hours: Annotated[int, msgspec.Meta(ge=24, le=8_760)] = 24
+    """Hours that the answer to an ``Idempotency-Key`` is kept; the API promises 24."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """All settings, each with a default that suits one machine and a first look."""
+
+    home: Path = Path(".noonday")
+    """The folder for all that is kept on this machine: the embedded Postgres, blobs, keys."""
+
+    database_url: str | None = None
+    """``postgresql://…`` of a Postgres 15 to 18; none means an embedded one below ``home``."""
+    database_direct_url: str | None = None
+    """The same database without the pooler between, for migrations, LISTEN and partition upkeep.
+    None means ``database_url``."""
+    pgbouncer: bool = False
+    """True when ``database_url`` leads through a pooler in transaction mode."""
+    unsafe_database: Literal["refuse", "allow"] = "refuse"
+    """What to do when ``fsync`` or ``full_page_writes`` is off, so that a 202 could be lost."""
+    postgres_bin: Path | None = None
+    """The folder of the programs for the embedded Postgres; none looks for them."""
+    pool_size: _Count = 8
+    """Most connections to the database, per process."""
+
+    host: str = "127.0.0.1"
+    """The address that the API and the admin port listen on."""
+    port: _Port = 0
+    """The port of the API; 0 takes a free one and says which."""
+    admin_port: _Port = 0
+    """The port of ``/healthz``, ``/readyz`` and ``/metrics``; 0 takes a free one and says which."""
+
+    allow_private_targets: bool = False
+    """Whether webhooks may call loopback, private and link-local addresses."""
+    allowed_ports: tuple[_WebPort, ...] = (80, 443)
+    """The ports that webhooks may call; an empty list allows all."""
+
+    blobs: Path | None = None
+    """The folder for payloads too big for the database; none means ``blobs`` in ``home``."""
+    blobs_shared: bool = False
+    """True when all hosts see the same ``blobs`` folder."""
+    secret_key_file: Path | None = None
+    """The key that seals stored secrets; none means ``secret.key`` in ``home``."""
+
+    worker_slots: _Count = 64
+    """Attempts that one worker process carries out at the same time."""
+    worker_grace_sec: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 20.0
+    """Seconds that running attempts get to finish when a worker stops."""
+    worker_name: _Name | None = None
+    """How a process is shown in lists and logs; none means its host and pid."""
+    lanes: Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1)] = ("default",)
+    """The lanes that a worker serves."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level that is logged."""
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """JSON lines, or text for people; ``auto`` is text on a terminal, else JSON."""
+
+    url: str | None = None
+    """Where client commands find the API; none means what ``cli.json`` in ``home`` says."""
+    api_key: str | None = None
+    """The key of client commands; none means what ``cli.json`` in ``home`` says."""
+
+    retention: Retention = Retention()
+    """How long history is kept."""
+
+    @property
+    def blobs_folder(self) -> Path:
+        """The folder for big payloads."""
+        return self.blobs or self.home / "blobs"
+
+    @property
+    def secret_key_path(self) -> Path:
+        """The file of the key that seals stored secrets."""
+        return self.secret_key_file or self.home / "secret.key"
+
+    @property
+    def cli_file(self) -> Path:
+        """Where ``init`` and ``up`` leave address and key for client commands."""
+        return self.home / "cli.json"
+
+    def __repr__(self) -> str:
+        """All settings, credentials left out."""
+        shown = msgspec.structs.asdict(self)
+        for name in ("database_url", "database_direct_url", "api_key"):
+            shown[name] = None if shown[name] is None else "…"
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+class _Given(NamedTuple):
+    label: str  # how the person who gave it wrote its name
+    value: object
+    folder: Path  # what a relative path is relative to
+    text: bool = False  # from a place where everything is text
+
+
+def load(
+    path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Settings:
+    """Read the settings.
+
+    ``path`` is the TOML file; without one it is ``NOONDAY_CONFIG``, else ``noonday.toml`` here
+    if there is one. ``environ`` is the environment of the process unless given; an empty variable
+    counts as not set. ``options`` come from the command line, by the names of the fields, None
+    for those not given. Paths in the file are relative to it, others to the current folder.
+
+    Raises :class:`SettingsError` with every fault.
+    """
+    environ = os.environ if environ is None else environ
+    faults: list[str] = []
+    given = {
+        **_from_file(path, environ, faults),
+        **_from_environment(environ, faults),
+        **_from_options(options or {}),
+    }
+    values = _convert(given, faults)
+    settings = _build(values)
+    faults.extend(_contradictions(settings))
+    if faults:
+        raise SettingsError(faults)
+    return settings
+
+
+def _from_file(
+    path: Path | None, environ: Mapping[str, str], faults: list[str]
+) -> dict[str, _Given]:
+    chosen = path or (Path(environ["NOONDAY_CONFIG"]) if environ.get("NOONDAY_CONFIG") else None)
+    file = (chosen or Path(FILE)).expanduser().absolute()
+    try:
+        document = tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        if chosen is not None:
+            faults.append(f"{file}: there is no such file")
+        return {}
+    except (OSError, ValueError) as error:
+        faults.append(f"{file}: cannot be read: {error}")
+        return {}
+    entries = {name: _Given(name, value, file.parent) for name, value in _flat(document)}
+    return _known(entries, faults, f"no such setting in {file.name}")
+
+
+def _flat(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    for name, value in document.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", kept) for inner, kept in value.items())
+        else:
+            yield name, value
+
+
+def _from_environment(environ: Mapping[str, str], faults: list[str]) -> dict[str, _Given]:
+    names = {_variable(name): name for name in _fields()}
+    entries = {
+        names.get(variable, variable): _Given(variable, value, Path.cwd(), text=True)
+        for variable, value in environ.items()
+        if variable.startswith(PREFIX) and value and not _is_foreign(variable, value)
+    }
+    return _known(entries, faults, "no such setting")
+
+
+def _is_foreign(variable: str, value: str) -> bool:
+    return (
+        variable.startswith(_NOT_SETTINGS)
+        or _OF_THE_PLATFORM.search(variable) is not None
+        or _PLATFORM_ADDRESS.match(value) is not None
+    )
+
+
+def _from_options(options: Mapping[str, object]) -> dict[str, _Given]:
+    return {
+        name: _Given(f"--{name.replace('_', '-')}", value, Path.cwd(), isinstance(value, str))
+        for name, value in options.items()
+        if value is not None
+    }
+
+
+def _known(entries: dict[str, _Given], faults: list[str], complaint: str) -> dict[str, _Given]:
+    """The entries that are settings; the others become faults, by name."""
+    for name in entries.keys() - _fields().keys():
+        entry = entries.pop(name)
+        known = [_variable(field) if entry.text else field for field in _fields()]
+        close = get_close_matches(entry.label, known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        faults.append(f"{entry.label}: {complaint}{hint}")
+    faults.sort()
+    return entries
+
+
+@cache
+def _fields() -> dict[str, Any]:
+    """The type of each setting, by its dotted name."""
+    flat: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Settings):
+        if field.type is Retention:
+            inner = msgspec.structs.fields(Retention)
+            flat |= {f"{field.name}.{kept.name}": kept.type for kept in inner}
+        else:
+            flat[field.name] = field.type
+    return flat
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.replace(".", "_").upper()
+
+
+def _convert(given: Mapping[str, _Given], faults: list[str]) -> dict[str, Any]:
+    values = {}
+    for name, entry in given.items():
+        try:
+            values[name] = _value(entry, _fields()[name])
+        except msgspec.ValidationError as error:
+            # Its text names the types, never the value, which may be a secret.
+            faults.append(f"{entry.label}: {str(error).replace(' - at `$', ' at `')}")
+    return values
+
+
+def _value(entry: _Given, wanted: Any) -> Any:
+    value = entry.value
+    bare = wanted.__origin__ if hasattr(wanted, "__metadata__") else wanted
+    if entry.text and isinstance(value, str) and get_origin(bare) is tuple:
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    return msgspec.convert(
+        value, wanted, strict=not entry.text, dec_hook=partial(_path, entry.folder)
+    )
+
+
+def _path(folder: Path, _wanted: object, value: object) -> Path:
+    if not isinstance(value, str | Path):
+        raise TypeError("Expected a path")
+    return folder / Path(value).expanduser()
+
+
+def _build(values: Mapping[str, Any]) -> Settings:
+    top = {name: value for name, value in values.items() if "." not in name}
+    kept = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
+    top.setdefault("home", Settings().home.absolute())
+    return Settings(**top, retention=Retention(**kept))
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
+    for name in ("database_url", "database_direct_url"):
+        url = getattr(settings, name)
+        if url is not None and not url.startswith(("postgresql://", "postgres://")):
+            yield f"{name}: has to begin with postgresql://"
+    if settings.url is not None and not settings.url.startswith(("http://", "https://")):
+        yield "url: has to begin with http:// or https://"
+    if settings.database_direct_url is not None and settings.database_url is None:
+        yield "database_direct_url: goes with database_url, which is not set"
+    if settings.pgbouncer and settings.database_direct_url is None:
+        yield "pgbouncer: needs database_direct_url, since migrations cannot pass a pooler"
+    if settings.retention.ledger_days < settings.retention.failure_days:
+        yield "retention.ledger_days: has to be at least retention.failure_days"

@@ -1,0 +1,255 @@
+"""Postgres: the only package with SQL, and the only one that imports the driver.
+
+A :class:`Store` is a pool of connections; a :class:`Tx` is one open transaction on it. The
+modules beside this file are plain functions that take a ``tx``: a statement is a constant in
+capitals, and the function of the same name right below runs it. Functions never open
+transactions; handlers and ticks do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Final, Protocol, Self, TypeAlias, cast
+
+import asyncpg
+
+from noonday.domain.errors import CommitUnknown, StoreUnavailable
+from noonday.store.connections import connect_arguments
+
+Row: TypeAlias = Mapping[str | int, Any]
+"""A row, by column name or position."""
+
+ROW_FAULTS: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+"""What one bad row can make a whole batch fail with; see :mod:`noonday.store.batches`."""
+
+_UNAVAILABLE: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+)
+
+
+class Connection(Protocol):
+    """The part of a driver connection that statements use."""
+
+    async def fetch(self, query: str, *args: Any) -> list[Row]:
+        """All rows."""
+
+    async def fetchrow(self, query: str, *args: Any) -> Row | None:
+        """The first row."""
+
+    async def fetchval(self, query: str, *args: Any) -> Any:
+        """The first column of the first row."""
+
+    async def execute(self, query: str, *args: Any) -> str:
+        """The command tag."""
+
+
+class Tx:
+    """An open transaction. ``now`` is the bound test time, or None: then Postgres tells it."""
+
+    __slots__ = ("_connection", "now")
+
+    def __init__(self, connection: Connection, now: datetime | None = None) -> None:
+        self._connection = connection
+        self.now = now
+
+    async def rows(self, statement: str, *args: Any) -> list[Row]:
+        """All rows of ``statement``."""
+        return await self._connection.fetch(statement, *args)
+
+    async def row(self, statement: str, *args: Any) -> Row | None:
+        """The first row, or None."""
+        return await self._connection.fetchrow(statement, *args)
+
+    async def one(self, statement: str, *args: Any) -> Row:
+        """The row of a statement that always has one."""
+        row = await self.row(statement, *args)
+        if row is None:
+            raise LookupError("a statement that always has a row had none")
+        return row
+
+    async def value(self, statement: str, *args: Any) -> Any:
+        """The first column of the first row, or None."""
+        return await self._connection.fetchval(statement, *args)
+
+    async def execute(self, statement: str, *args: Any) -> int:
+        """Run ``statement``; how many rows it touched."""
+        tag = await self._connection.execute(statement, *args)
+        count = tag.rpartition(" ")[2]
+        return int(count) if count.isdigit() else 0
+
+    async def clock(self) -> datetime:
+        """The transaction's time, as the database tells it (or the bound test time)."""
+        if self.now is not None:
+            return self.now
+        return cast(datetime, await self.value("SELECT now()"))
+
+
+class DirectConnection:
+    """A connection outside any transaction, for DDL that wants none, and for LISTEN."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+
+    async def execute(self, statement: str, *args: Any) -> str:
+        """Run one statement on its own."""
+        return str(await self._connection.execute(statement, *args))
+
+    async def rows(self, statement: str, *args: Any) -> list[Row]:
+        """All rows of ``statement``."""
+        return list(await self._connection.fetch(statement, *args))
+
+    async def value(self, statement: str, *args: Any) -> Any:
+        """The first column of the first row, or None."""
+        return await self._connection.fetchval(statement, *args)
+
+    @asynccontextmanager
+    async def transaction(self, now: datetime | None = None) -> AsyncIterator[Tx]:
+        """A transaction on this connection, as a ``Tx``."""
+        async with self._connection.transaction():
+            yield Tx(self._connection, now)
+
+    async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
+        """Call ``heard`` with the payload of each notification on ``channel``."""
+        await self._connection.add_listener(channel, lambda *message: heard(message[3]))
+
+    def on_close(self, closed: Callable[[], None]) -> None:
+        """Call ``closed`` when the connection ends, for whatever reason."""
+        self._connection.add_termination_listener(lambda _: closed())
+
+
+class Store:
+    """A pool of connections to one database."""
+
+    def __init__(self, pool: asyncpg.Pool, direct_dsn: str) -> None:
+        self._pool = pool
+        self._direct_dsn = direct_dsn
+        self.now: datetime | None = None
+        """Bound by tests; in service always None."""
+
+    @classmethod
+    async def open(
+        cls,
+        dsn: str,
+        *,
+        size: int = 4,
+        pgbouncer: bool = False,
+        direct_dsn: str | None = None,
+        name: str = "noonday",
+    ) -> Self:
+        """Connect with up to ``size`` connections.
+
+        ``pgbouncer`` is for a pooler in transaction mode: no prepared statements are kept.
+        ``direct_dsn`` goes round it, for migrations, wake-ups and the upkeep of partitions.
+        Raises :class:`StoreUnavailable`.
+        """
+        with unavailable():
+            pool = await asyncpg.create_pool(
+                dsn, min_size=0, max_size=size, **connect_arguments(pgbouncer, name)
+            )
+        return cls(pool, direct_dsn or dsn)
+
+    async def close(self, within_sec: float = 5.0) -> None:
+        """Close all connections, by force after ``within_sec``."""
+        try:
+            await asyncio.wait_for(self._pool.close(), within_sec)
+        except TimeoutError:
+            self._pool.terminate()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Tx]:
+        """One READ COMMITTED transaction; commits when the block ends, else rolls back.
+
+        Raises :class:`StoreUnavailable` when Postgres cannot be reached or refuses, and its
+        subclass :class:`CommitUnknown` when the answer to COMMIT was lost.
+        """
+        with unavailable():
+            connection = await self._pool.acquire(timeout=5.0)
+        try:
+            with unavailable():
+                transaction = connection.transaction()
+                await transaction.start()
+                try:
+                    yield Tx(connection, self.now)
+                except BaseException:
+                    await _roll_back(connection, transaction)
+                    raise
+            await _commit(transaction)
+        finally:
+            await _release(self._pool, connection)
+
+    @asynccontextmanager
+    async def direct(self) -> AsyncIterator[DirectConnection]:
+        """A connection of one's own, beside the pool and without time limits: for migrations,
+        the upkeep of partitions, and wake-ups."""
+        arguments = connect_arguments(False, "noonday upkeep") | {"command_timeout": None}
+        with unavailable():
+            connection = await asyncpg.connect(self._direct_dsn, **arguments)
+        try:
+            with unavailable():
+                await connection.execute("SET statement_timeout = 0")
+                yield DirectConnection(connection)
+        finally:
+            connection.terminate()
+
+
+async def _commit(transaction: Any) -> None:
+    try:
+        await transaction.commit()
+    except asyncpg.PostgresError as error:
+        if isinstance(error, asyncpg.PostgresConnectionError | asyncpg.OperatorInterventionError):
+            raise CommitUnknown(f"the answer to COMMIT was lost: {error}") from error
+        raise
+    except (OSError, TimeoutError, asyncpg.InterfaceError, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError):
+            raise
+        raise CommitUnknown(f"the answer to COMMIT was lost: {error}") from error
+
+
+async def _roll_back(connection: Any, transaction: Any) -> None:
+    """Roll back; a connection that cannot is closed, so that nothing of it lives on."""
+    try:
+        await transaction.rollback()
+    except (Exception, asyncio.CancelledError):
+        connection.terminate()
+
+
+async def _release(pool: Any, connection: Any) -> None:
+    """Give the connection back, unless it is gone: the pool makes a new one when asked."""
+    try:
+        await asyncio.shield(pool.release(connection, timeout=2.0))
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        connection.terminate()
+
+
+class unavailable:  # noqa: N801 - reads as a statement
+    """Turn what says "no database" into :class:`StoreUnavailable`; all else passes."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, _UNAVAILABLE) and not isinstance(error, StoreUnavailable):
+            raise StoreUnavailable(f"{type(error).__name__}: {error}") from error
+
+
+def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Turn rows into the columns that ``unnest`` wants; ``width`` serves the empty batch."""
+    return (
+        [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+    )

@@ -1,0 +1,102 @@
+"""Jobs: their definition. Insert-mostly; a run never updates one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from noonday.store import Row, Tx, columns
+
+
+class NewJob(NamedTuple):
+    """A row of ``jobs`` to insert, column by column."""
+
+    id: UUID
+    tenant_id: int
+    created_at: datetime
+    created_by: str
+    schedule_type: str
+    first_at: datetime
+    name: str
+    lane: str
+    priority: int
+    lease_sec: int
+    target_host: str
+    labels: str
+    spec: str
+    secret_headers: bytes | None
+    payload: bytes | None
+    payload_ref: str | None
+    payload_bytes: int
+    content_type: str
+    traceparent: str | None
+
+
+INSERT: Final = """
+INSERT INTO jobs (id, tenant_id, created_at, created_by, schedule_type, first_at, name, lane,
+                  priority, lease_sec, target_host, labels, spec, secret_headers, payload,
+                  payload_ref, payload_bytes, content_type, traceparent)
+SELECT * FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::text[], $5::text[],
+                     $6::timestamptz[], $7::text[], $8::text[], $9::int[], $10::int[],
+                     $11::text[], $12::json[], $13::json[], $14::bytea[], $15::bytea[],
+                     $16::text[], $17::int[], $18::text[], $19::text[])
+"""
+
+
+async def insert(tx: Tx, jobs: Sequence[NewJob]) -> None:
+    """Insert definitions; their timers or runs are written beside, in the same transaction."""
+    await tx.execute(INSERT, *columns(jobs, 19))
+
+
+EXISTING: Final = "SELECT id FROM jobs WHERE id = ANY($1::uuid[])"
+
+
+async def existing(tx: Tx, ids: Sequence[UUID]) -> set[UUID]:
+    """Which of ``ids`` are there: the look-up after the answer to a COMMIT was lost."""
+    return {row["id"] for row in await tx.rows(EXISTING, ids)}
+
+
+_SHOWN: Final = """id, tenant_id, created_at, created_by, version, schedule_version, state,
+       state_reason, state_changed_at, schedule_type, first_at, name, lane, priority, lease_sec,
+       target_host, labels, spec, secret_headers IS NOT NULL AS has_secret_headers,
+       secret_headers, payload_bytes, payload_version, content_type"""
+
+ONE: Final = f"SELECT {_SHOWN} FROM jobs WHERE id = $1 AND tenant_id = $2"
+
+
+async def one(tx: Tx, job_id: UUID, tenant_id: int) -> Row | None:
+    """A tenant's job; None also for somebody else's."""
+    return await tx.row(ONE, job_id, tenant_id)
+
+
+STOP: Final = """
+UPDATE jobs SET state = $2, state_reason = $3, state_changed_at = coalesce($4, now()),
+       version = version + 1, schedule_version = schedule_version + 1
+WHERE id = $1 AND state = ANY($5::text[])
+"""
+
+
+async def cancel(tx: Tx, job_id: UUID, reason: str) -> bool:
+    """A person ends a job. Needs the shard's exclusive lock; the timer is disarmed beside."""
+    states = ["ACTIVE", "PAUSED", "SUSPENDED"]
+    return await tx.execute(STOP, job_id, "CANCELLED", reason, tx.now, states) == 1
+
+
+async def suspend(tx: Tx, job_id: UUID, reason: str) -> bool:
+    """A job that cannot be computed stops, so that it stops nobody else."""
+    return await tx.execute(STOP, job_id, "SUSPENDED", reason, tx.now, ["ACTIVE"]) == 1
+
+
+class Filter(NamedTuple):
+    """What a list of jobs is narrowed by; None does not narrow."""
+
+    status: str | None = None
+    schedule_type: str | None = None
+    lane: str | None = None
+    name_prefix: str | None = None
+    label: tuple[str, str] | None = None
+    target_host: str | None = None
+    created_from: datetime | None = None
+    created_to: datetime | None = None

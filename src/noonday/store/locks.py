@@ -1,0 +1,57 @@
+"""Advisory locks, all of them bound to the transaction: there are no session locks.
+
+Two key spaces: ``(class, key)`` pairs of integers, and single 64-bit keys for what is hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from noonday.store import Tx
+
+MIGRATIONS: Final = 0x6E6F6F6E646179
+SHARD: Final = 1
+
+SHARE_SHARDS: Final = (
+    "SELECT pg_advisory_xact_lock_shared($1::int, shard) FROM unnest($2::int[]) AS shard"
+)
+OWN_SHARD: Final = "SELECT pg_advisory_xact_lock($1::int, $2::int)"
+TRY_SHARD: Final = "SELECT pg_try_advisory_xact_lock($1::int, $2::int)"
+TRY_KEYS: Final = """
+SELECT pg_try_advisory_xact_lock(key)
+FROM unnest($1::bigint[]) WITH ORDINALITY AS t(key, n) ORDER BY n
+"""
+WAIT_KEY: Final = "SELECT set_config('lock_timeout', '2s', true), pg_advisory_xact_lock($1)"
+
+
+async def share_shards(tx: Tx, shards: Sequence[int]) -> None:
+    """Statement one of the fence: while this lasts, no shard of ours changes hands or jobs."""
+    await tx.rows(SHARE_SHARDS, SHARD, sorted(shards))
+
+
+async def own_shard(tx: Tx, shard: int) -> None:
+    """Keep every tick off a shard until the transaction ends: for changing a job, for takeover."""
+    await tx.value(OWN_SHARD, SHARD, shard)
+
+
+async def try_own_shard(tx: Tx, shard: int) -> bool:
+    """Own a shard if nobody else has its lock in any mode."""
+    return bool(await tx.value(TRY_SHARD, SHARD, shard))
+
+
+async def try_keys(tx: Tx, keys: Sequence[int]) -> list[bool]:
+    """Which of ``keys`` this transaction has now; the others are in somebody else's hands."""
+    return [row[0] for row in await tx.rows(TRY_KEYS, keys)]
+
+
+async def wait_key(tx: Tx, key: int) -> None:
+    """Wait at most two seconds for ``key``; :class:`StoreUnavailable` when it stays taken."""
+    await tx.value(WAIT_KEY, key)
+
+
+def hashed(*parts: object) -> int:
+    """A signed 64-bit key for whatever names the thing."""
+    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

@@ -1,0 +1,202 @@
+"""The ledger: occurrences, and how each nominal time came out.
+
+Materializing is one statement: the timer goes, its ledger rows come, a run for each ledger row
+that was really inserted and is open, and the next timer. The unique key decides: whoever comes
+second inserts nothing and so makes no run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from noonday.store import Row, Tx, columns
+from noonday.store.timers import Timer
+
+
+class Fired(NamedTuple):
+    """A due timer as it was read: the guard under which it may fire."""
+
+    job_id: UUID
+    due_at: datetime
+    schedule_version: int
+    seq: int
+    shard: int
+    epoch: int
+
+
+class Entry(NamedTuple):
+    """A ledger row to write for a fired timer: to run, or MISSED with its reason."""
+
+    job_id: UUID
+    occurrence_at: datetime
+    due_at: datetime
+    outcome: str | None
+    reason: str | None
+    skip_overlap: bool
+    """Skip it, rather than run it, while any run of the job is unfinished."""
+
+
+# An occurrence below the start of the ledger is not materialized: it may have run already and
+# been pruned. (Its timer goes on.)
+MATERIALIZE: Final = """
+WITH fired AS (
+    DELETE FROM timers AS t
+    USING unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::int[], $6::bigint[])
+          AS f(job_id, due_at, schedule_version, seq, shard, epoch), jobs AS j
+    WHERE t.job_id = f.job_id AND t.due_at = f.due_at AND t.seq = f.seq
+      AND t.schedule_version = f.schedule_version
+      AND t.due_at >= $19 AND t.due_at <= $20
+      AND j.id = f.job_id AND j.schedule_version = f.schedule_version AND j.state = 'ACTIVE'
+    RETURNING t.job_id, j.tenant_id, j.lane, j.priority, j.payload_version, f.epoch
+), entry AS (
+    SELECT e.*, f.tenant_id, f.lane, f.priority, f.payload_version, f.epoch, busy.run
+    FROM unnest($7::uuid[], $8::timestamptz[], $9::timestamptz[], $10::text[], $11::text[],
+                $12::bool[])
+         AS e(job_id, occurrence_at, due_at, outcome, reason, skip_overlap)
+    JOIN fired AS f ON f.job_id = e.job_id
+    LEFT JOIN LATERAL (
+        SELECT replace(r.job_id::text, '-', '') || '-' || substr('stb', r.kind + 1, 1)
+               || (extract(epoch FROM r.occurrence_at) * 1000000)::bigint AS run
+        FROM runs AS r WHERE r.job_id = e.job_id LIMIT 1
+    ) AS busy ON e.skip_overlap AND e.outcome IS NULL
+), ledger AS (
+    INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materialized_at,
+                             shard_epoch, outcome, reason, blocking_run, ended_at, attempts)
+    SELECT job_id, occurrence_at, 0, tenant_id, due_at, $21::timestamptz, epoch,
+           CASE WHEN run IS NULL THEN outcome ELSE 'SKIPPED' END,
+           CASE WHEN run IS NULL THEN reason ELSE 'overlap' END,
+           run,
+           CASE WHEN outcome IS NOT NULL OR run IS NOT NULL THEN $21::timestamptz END, 0
+    FROM entry WHERE occurrence_at >= (SELECT starts_at FROM ledger_start)
+    ON CONFLICT DO NOTHING
+    RETURNING job_id, occurrence_at, due_at, outcome
+), ready AS (
+    INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority,
+                      rank, claimable, state, due_at, ready_at)
+    SELECT l.job_id, l.occurrence_at, 0, f.tenant_id, f.payload_version, f.lane, f.priority,
+           $21::timestamptz, true, 'READY', l.due_at, $21::timestamptz
+    FROM ledger AS l JOIN fired AS f ON f.job_id = l.job_id WHERE l.outcome IS NULL
+    RETURNING 1
+), armed AS (
+    INSERT INTO timers (job_id, occurrence_at, due_at, schedule_version, seq, shard)
+    SELECT a.job_id, a.occurrence_at, greatest(a.due_at, $21::timestamptz), a.schedule_version,
+           a.seq, a.shard
+    FROM unnest($13::uuid[], $14::timestamptz[], $15::timestamptz[], $16::int[], $17::int[],
+                $18::int[])
+         AS a(job_id, occurrence_at, due_at, schedule_version, seq, shard)
+    JOIN fired AS f ON f.job_id = a.job_id
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM fired) AS fired, (SELECT count(*) FROM ready) AS ready,
+       (SELECT count(*) FROM ledger WHERE outcome = 'MISSED') AS missed,
+       (SELECT count(*) FROM ledger WHERE outcome = 'SKIPPED') AS skipped
+"""
+
+
+async def materialize(
+    tx: Tx,
+    fired: Sequence[Fired],
+    entries: Sequence[Entry],
+    rearm: Sequence[Timer],
+    now: datetime,
+) -> Row:
+    """Turn due timers into ledger rows, runs and next timers; counts of each.
+
+    The caller holds the fence of all shards. A timer whose job has changed since it was read
+    does nothing.
+    """
+    dues = [timer.due_at for timer in fired]
+    return await tx.one(
+        MATERIALIZE, *columns(fired, 6), *columns(entries, 6), *columns(rearm, 6),
+        min(dues), max(dues), now,
+    )  # fmt: skip
+
+
+class Opening(NamedTuple):
+    """An occurrence that starts at once, without a timer: posted due now, or triggered."""
+
+    job_id: UUID
+    occurrence_at: datetime
+    kind: int
+    tenant_id: int
+    due_at: datetime
+    payload_version: int
+    lane: str
+    priority: int
+
+
+OPEN: Final = """
+WITH ledger AS (
+    INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materialized_at,
+                             attempts)
+    SELECT job_id, occurrence_at, kind, tenant_id, due_at, $9::timestamptz, 0
+    FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::timestamptz[])
+         AS o(job_id, occurrence_at, kind, tenant_id, due_at)
+    ON CONFLICT DO NOTHING
+    RETURNING job_id, occurrence_at, kind
+)
+INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority, rank,
+                  claimable, state, due_at, ready_at)
+SELECT o.job_id, o.occurrence_at, o.kind, o.tenant_id, o.payload_version, o.lane, o.priority,
+       $9::timestamptz, true, 'READY', o.due_at, $9::timestamptz
+FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::timestamptz[], $6::int[],
+            $7::text[], $8::int[])
+     AS o(job_id, occurrence_at, kind, tenant_id, due_at, payload_version, lane, priority)
+JOIN ledger AS l ON l.job_id = o.job_id AND l.occurrence_at = o.occurrence_at AND l.kind = o.kind
+"""
+
+
+async def open_now(tx: Tx, openings: Sequence[Opening], now: datetime) -> int:
+    """Ledger row and READY run for each; how many were new."""
+    if not openings:
+        return 0
+    return await tx.execute(OPEN, *columns(openings, 8), now)
+
+
+CLOSE_STALE: Final = """
+DELETE FROM timers AS t USING unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[])
+     AS f(job_id, due_at, schedule_version, seq)
+WHERE t.job_id = f.job_id AND t.due_at = f.due_at AND t.seq = f.seq
+  AND t.schedule_version = f.schedule_version AND t.due_at >= $5 AND t.due_at <= $6
+  AND NOT EXISTS (SELECT FROM jobs AS j WHERE j.id = t.job_id AND j.state = 'ACTIVE'
+                  AND j.schedule_version = t.schedule_version)
+"""
+
+
+async def drop_stale(tx: Tx, timers: Sequence[tuple[UUID, datetime, int, int]]) -> int:
+    """Delete timers that no active job stands behind any more."""
+    if not timers:
+        return 0
+    dues = [timer[1] for timer in timers]
+    return await tx.execute(CLOSE_STALE, *columns(timers, 4), min(dues), max(dues))
+
+
+LEDGER: Final = """
+SELECT job_id, occurrence_at, kind, due_at, materialized_at, outcome, reason, blocking_run,
+       ended_at, attempts
+FROM occurrences
+WHERE job_id = $1 AND tenant_id = $2 AND (occurrence_at, kind) < ($3, $4)
+ORDER BY occurrence_at DESC, kind DESC LIMIT $5
+"""
+
+
+async def ledger(
+    tx: Tx, job_id: UUID, tenant_id: int, before: datetime, before_kind: int, limit: int
+) -> list[Row]:
+    """A job's ledger, newest nominal time first, from just before a position."""
+    return await tx.rows(LEDGER, job_id, tenant_id, before, before_kind, limit)
+
+
+ONE: Final = """
+SELECT job_id, occurrence_at, kind, tenant_id, due_at, materialized_at, outcome, reason,
+       blocking_run, ended_at, attempts
+FROM occurrences WHERE job_id = $1 AND occurrence_at = $2 AND kind = $3
+"""
+
+
+async def one(tx: Tx, job_id: UUID, occurrence_at: datetime, kind: int) -> Row | None:
+    """One row of the ledger."""
+    return await tx.row(ONE, job_id, occurrence_at, kind)

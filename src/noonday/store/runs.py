@@ -1,0 +1,387 @@
+"""Every write of a run: one statement per event of ``domain/lifecycle.py``, each for a batch.
+
+States are spelled out here and nowhere else in SQL. A write by a lease's holder is guarded by
+``RUNNING`` and the ``lease_version``; a run that does not come back in the answer was not
+written: somebody else holds it by now, or it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from noonday.domain.model import Kind, RunKey
+from noonday.store import Row, Tx, columns
+
+_KEYS: Final = "unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[]"
+_SAME_RUN: Final = (
+    "{0}.job_id = {1}.job_id AND {0}.occurrence_at = {1}.occurrence_at AND {0}.kind = {1}.kind"
+)
+
+
+class Held(NamedTuple):
+    """A run and the lease version under which its holder writes."""
+
+    job_id: UUID
+    occurrence_at: datetime
+    kind: int
+    lease_version: int
+
+
+class Ended(NamedTuple):
+    """An attempt that ended, for the statements that write an execution."""
+
+    job_id: UUID
+    occurrence_at: datetime
+    kind: int
+    lease_version: int
+    status: str
+    http_status: int | None
+    error: str | None
+    unknown: bool
+
+
+def key_of(row: Row) -> RunKey:
+    """The key of a run's, an execution's or a ledger's row."""
+    return RunKey(row["job_id"], Kind(row["kind"]), row["occurrence_at"])
+
+
+def held_key(row: Row) -> Held:
+    """What identifies a write that was accepted."""
+    return Held(row["job_id"], row["occurrence_at"], row["kind"], row["lease_version"])
+
+
+# --- claim ------------------------------------------------------------------------------------
+
+# A merge of at most ten range scans, one per priority, each from its floor; a lower priority is
+# a constant behind. The candidates are read without locks, then locked as they still stand:
+# what another claim took meanwhile is skipped. RUNNING entries stay in the index, so that this
+# update is HOT; the floors keep them out of the way.
+CLAIM: Final = """
+WITH candidate AS MATERIALIZED (
+    SELECT c.row, c.rank + p.priority * $5::interval AS effective
+    FROM unnest($2::int[], $3::timestamptz[]) AS p(priority, floor)
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS row, r.rank FROM runs AS r
+        WHERE r.lane = $1 AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
+          AND r.state = 'READY'
+        ORDER BY r.rank LIMIT $4 * 2 + 16
+    ) AS c
+    ORDER BY effective LIMIT $4 * 2 + 16
+), picked AS MATERIALIZED (
+    SELECT r.ctid AS row FROM candidate AS c JOIN runs AS r ON r.ctid = c.row
+    WHERE r.state = 'READY' AND r.claimable
+    ORDER BY c.effective LIMIT $4
+    FOR UPDATE OF r SKIP LOCKED
+), claimed AS (
+    UPDATE runs AS r
+    SET state = 'RUNNING', worker_id = $6, leased_at = coalesce($7, now()),
+        locked_until = coalesce($7, now()) + j.lease_sec * interval '1 second',
+        lease_version = r.lease_version + 1, attempt = r.attempt + 1
+    FROM picked AS p, jobs AS j
+    WHERE r.ctid = p.row AND j.id = r.job_id
+    RETURNING r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.priority, r.rank, r.attempt,
+              r.lease_version, r.failures, r.interruptions, r.due_at, r.ready_at, r.leased_at,
+              r.payload_version, j.payload_version AS current_payload, j.lease_sec, j.spec,
+              j.secret_headers, j.payload, j.payload_ref, j.content_type, j.traceparent
+)
+SELECT c.*, v.payload AS old_payload, v.payload_ref AS old_payload_ref,
+       v.content_type AS old_content_type
+FROM claimed AS c
+LEFT JOIN payload_versions AS v ON c.payload_version <> c.current_payload
+      AND v.job_id = c.job_id AND v.version = c.payload_version
+"""
+
+
+async def claim(
+    tx: Tx,
+    lane: str,
+    floors: Sequence[tuple[int, datetime]],
+    limit: int,
+    ageing: timedelta,
+    worker_id: UUID,
+) -> list[Row]:
+    """Take up to ``limit`` READY runs of a lane under a lease, with all that is needed to run them.
+
+    ``floors`` gives a lower bound of rank for each priority to look at.
+    """
+    return await tx.rows(CLAIM, lane, *columns(floors, 2), limit, ageing, worker_id, tx.now)
+
+
+# What a floor may be raised to: the lowest rank that is READY, but for each priority.
+LOWEST_READY: Final = """
+SELECT p.priority, (
+    SELECT r.rank FROM runs AS r
+    WHERE r.lane = $1 AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
+      AND r.state = 'READY'
+    ORDER BY r.rank LIMIT 1) AS rank, coalesce($4, now()) AS clock
+FROM unnest($2::int[], $3::timestamptz[]) AS p(priority, floor)
+"""
+
+
+async def lowest_ready(tx: Tx, lane: str, floors: Sequence[tuple[int, datetime]]) -> list[Row]:
+    """For each priority the lowest rank that is READY from its floor on, and the clock."""
+    return await tx.rows(LOWEST_READY, lane, *columns(floors, 2), tx.now)
+
+
+# --- heartbeat --------------------------------------------------------------------------------
+
+HEARTBEAT: Final = f"""
+UPDATE runs AS r SET locked_until = coalesce($6, now()) + i.lease_sec * interval '1 second'
+FROM {_KEYS}, $5::int[]) AS i(job_id, occurrence_at, kind, lease_version, lease_sec)
+WHERE {_SAME_RUN.format("r", "i")} AND r.state = 'RUNNING'
+  AND r.lease_version = i.lease_version AND r.locked_until > coalesce($6, now())
+RETURNING r.job_id, r.occurrence_at, r.kind, r.lease_version
+"""
+
+
+async def heartbeat(tx: Tx, leases: Sequence[tuple[Held, int]]) -> set[Held]:
+    """Extend unexpired leases, each by its own seconds; those that were still held."""
+    batch = [(*held, lease_sec) for held, lease_sec in leases]
+    return {held_key(row) for row in await tx.rows(HEARTBEAT, *columns(batch, 5), tx.now)}
+
+
+# --- settle -----------------------------------------------------------------------------------
+
+_EXECUTION: Final = """
+    INSERT INTO executions (job_id, occurrence_at, kind, tenant_id, attempt, lease_version,
+                            worker_id, status, leased_at, locked_until, finished_at, retry_at,
+                            http_status, error, unknown)
+    SELECT job_id, occurrence_at, kind, tenant_id, attempt, lease_version, worker_id, status,
+           leased_at, locked_until, clock, {retry_at}, http_status, error, unknown
+    FROM {source}
+"""
+_ENDED: Final = """unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::text[],
+                 $6::int[], $7::text[], $8::bool[]"""
+_ENDED_COLUMNS: Final = (
+    "job_id, occurrence_at, kind, lease_version, status, http_status, error, unknown"
+)
+_GUARD: Final = (
+    _SAME_RUN.format("r", "i") + " AND r.state = 'RUNNING' AND r.lease_version = i.lease_version"
+)
+_LEASE: Final = """r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version,
+              r.worker_id, r.leased_at, r.locked_until, i.status, i.http_status, i.error,
+              i.unknown"""
+
+# The bounds of occurrence_at are values, so that only their partitions are planned and locked.
+COMPLETE: Final = f"""
+WITH ended AS (
+    DELETE FROM runs AS r
+    USING {_ENDED}) AS i({_ENDED_COLUMNS})
+    WHERE {_GUARD}
+    RETURNING {_LEASE}, coalesce($9, now()) AS clock
+), ledger AS (
+    UPDATE occurrences AS o SET outcome = 'COMPLETE', ended_at = e.clock, attempts = e.attempt
+    FROM ended AS e
+    WHERE {_SAME_RUN.format("o", "e")} AND o.outcome IS NULL
+      AND o.occurrence_at >= $10 AND o.occurrence_at <= $11
+), execution AS ({_EXECUTION.format(source="ended", retry_at="NULL::timestamptz")})
+SELECT job_id, occurrence_at, kind, lease_version FROM ended
+"""
+
+
+async def complete(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
+    """RUNNING → COMPLETE: the run goes, the ledger and the history get their last word."""
+    rows = await tx.rows(COMPLETE, *columns(ended, 8), tx.now, *_bounds(ended))
+    return {held_key(row) for row in rows}
+
+
+# An update's RETURNING has only the new row; the lease that ends is read from the locked old one.
+RETRY: Final = f"""
+WITH held AS MATERIALIZED (
+    SELECT {_LEASE}, coalesce($10, now()) AS clock, coalesce($10, now()) + i.delay AS retry_at
+    FROM {_ENDED}, $9::interval[]) AS i({_ENDED_COLUMNS}, delay)
+    JOIN runs AS r ON {_GUARD}
+    FOR UPDATE OF r
+), waiting AS (
+    UPDATE runs AS r
+    SET state = 'RETRYING', claimable = false, failures = r.failures + 1, retry_at = h.retry_at,
+        worker_id = NULL, leased_at = NULL, locked_until = NULL
+    FROM held AS h WHERE {_SAME_RUN.format("r", "h")}
+), execution AS ({_EXECUTION.format(source="held", retry_at="retry_at")})
+SELECT job_id, occurrence_at, kind, lease_version FROM held
+"""
+
+
+async def retry(tx: Tx, ended: Sequence[tuple[Ended, timedelta]]) -> set[Held]:
+    """RUNNING → RETRYING for the given delay; one failure of the budget is used."""
+    batch = [(*attempt, delay) for attempt, delay in ended]
+    return {held_key(row) for row in await tx.rows(RETRY, *columns(batch, 9), tx.now)}
+
+
+DEAD_LETTER: Final = f"""
+WITH ended AS (
+    DELETE FROM runs AS r
+    USING {_ENDED}, $9::text[]) AS i({_ENDED_COLUMNS}, reason)
+    WHERE {_GUARD}
+    RETURNING {_LEASE}, r.payload_version, i.reason, coalesce($10, now()) AS clock
+), ledger AS (
+    UPDATE occurrences AS o
+    SET outcome = 'FAILED', reason = e.reason, ended_at = e.clock, attempts = e.attempt
+    FROM ended AS e
+    WHERE {_SAME_RUN.format("o", "e")} AND o.outcome IS NULL
+      AND o.occurrence_at >= $11 AND o.occurrence_at <= $12
+), execution AS ({_EXECUTION.format(source="ended", retry_at="NULL::timestamptz")}
+), letter AS (
+    INSERT INTO dead_letters (job_id, occurrence_at, kind, tenant_id, reason, http_status, error,
+                              attempts, lease_version, payload_version, target_host, dead_at)
+    SELECT e.job_id, e.occurrence_at, e.kind, e.tenant_id, e.reason, e.http_status, e.error,
+           e.attempt, e.lease_version, e.payload_version, j.target_host, e.clock
+    FROM ended AS e JOIN jobs AS j ON j.id = e.job_id
+)
+SELECT job_id, occurrence_at, kind, lease_version FROM ended
+"""
+
+
+async def dead_letter(tx: Tx, ended: Sequence[tuple[Ended, str]]) -> set[Held]:
+    """RUNNING → FAILED, with a dead letter that says why."""
+    batch = [(*attempt, reason) for attempt, reason in ended]
+    bounds = _bounds([attempt for attempt, _ in ended])
+    return {
+        held_key(row) for row in await tx.rows(DEAD_LETTER, *columns(batch, 9), tx.now, *bounds)
+    }
+
+
+# Back to READY, with a rank not below the lane's clock: an interruption by us, or a lease that
+# ran out (a failure of the budget).
+RELEASE: Final = f"""
+WITH held AS MATERIALIZED (
+    SELECT {_LEASE}, coalesce($9, now()) AS clock
+    FROM {_ENDED}) AS i({_ENDED_COLUMNS})
+    JOIN runs AS r ON {_GUARD}
+    WHERE i.status <> 'LEASE_EXPIRED' OR r.locked_until < coalesce($9, now())
+    FOR UPDATE OF r
+), ready AS (
+    UPDATE runs AS r
+    SET state = 'READY', rank = h.clock, ready_at = h.clock,
+        failures = r.failures + (h.status = 'LEASE_EXPIRED')::int,
+        interruptions = r.interruptions + (h.status = 'INTERRUPTED')::int,
+        worker_id = NULL, leased_at = NULL, locked_until = NULL
+    FROM held AS h WHERE {_SAME_RUN.format("r", "h")}
+), execution AS ({_EXECUTION.format(source="held", retry_at="NULL::timestamptz")})
+SELECT job_id, occurrence_at, kind, lease_version FROM held
+"""
+
+
+async def release(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
+    """RUNNING → READY: INTERRUPTED (not counted) or LEASE_EXPIRED (counted, and only if it has)."""
+    return {held_key(row) for row in await tx.rows(RELEASE, *columns(ended, 8), tx.now)}
+
+
+HAND_BACK: Final = f"""
+UPDATE runs AS r
+SET state = 'READY', rank = coalesce($5, now()), attempt = r.attempt - 1,
+    worker_id = NULL, leased_at = NULL, locked_until = NULL
+FROM {_KEYS}) AS i(job_id, occurrence_at, kind, lease_version)
+WHERE {_GUARD}
+RETURNING r.job_id, r.occurrence_at, r.kind, r.lease_version
+"""
+
+
+async def hand_back(tx: Tx, leases: Sequence[Held]) -> set[Held]:
+    """RUNNING → READY before anything was sent: no execution, no number; the version stays risen."""
+    return {held_key(row) for row in await tx.rows(HAND_BACK, *columns(leases, 4), tx.now)}
+
+
+# --- what waits for a time --------------------------------------------------------------------
+
+RETRY_DUE: Final = """
+WITH due AS (
+    SELECT ctid FROM runs WHERE retry_at <= coalesce($2, now()) AND state = 'RETRYING'
+    ORDER BY retry_at LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+UPDATE runs AS r
+SET state = 'READY', claimable = true, retry_at = NULL,
+    rank = coalesce($2, now()), ready_at = coalesce($2, now())
+FROM due WHERE r.ctid = due.ctid
+"""
+
+
+async def retry_due(tx: Tx, limit: int) -> int:
+    """RETRYING → READY for those whose time has come; how many."""
+    return await tx.execute(RETRY_DUE, limit, tx.now)
+
+
+NEXT_RETRY: Final = "SELECT min(retry_at) FROM runs WHERE retry_at IS NOT NULL"
+
+
+async def next_retry(tx: Tx) -> datetime | None:
+    """When the next waiting run is due."""
+    found: datetime | None = await tx.value(NEXT_RETRY)
+    return found
+
+
+# --- the reaper -------------------------------------------------------------------------------
+
+EXPIRED: Final = """
+SELECT r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version, r.failures,
+       r.interruptions, r.due_at, r.leased_at, j.spec
+FROM (
+    SELECT * FROM runs
+    WHERE lane = $1 AND priority = $2 AND claimable AND rank <= $3
+      AND state = 'RUNNING' AND locked_until < coalesce($5, now())
+    ORDER BY rank LIMIT $4 FOR UPDATE SKIP LOCKED
+) AS r JOIN jobs AS j ON j.id = r.job_id
+"""
+
+
+async def expired(tx: Tx, lane: str, priority: int, ceiling: datetime, limit: int) -> list[Row]:
+    """Runs whose lease has run out, locked; up to the highest rank that was granted."""
+    return await tx.rows(EXPIRED, lane, priority, ceiling, limit, tx.now)
+
+
+# --- cancel -----------------------------------------------------------------------------------
+
+CANCEL: Final = """
+WITH ended AS (
+    DELETE FROM runs AS r WHERE r.job_id = $1 AND r.state IN ('READY', 'RETRYING')
+    RETURNING r.job_id, r.occurrence_at, r.kind, r.attempt
+)
+UPDATE occurrences AS o
+SET outcome = 'CANCELLED', reason = $2, ended_at = coalesce($3, now()), attempts = e.attempt
+FROM ended AS e
+WHERE o.job_id = e.job_id AND o.occurrence_at = e.occurrence_at AND o.kind = e.kind
+  AND o.outcome IS NULL
+"""
+
+
+async def cancel(tx: Tx, job_id: UUID, reason: str) -> int:
+    """READY (held or not) and RETRYING → CANCELLED for all runs of a job; how many."""
+    return await tx.execute(CANCEL, job_id, reason, tx.now)
+
+
+# --- reads ------------------------------------------------------------------------------------
+
+OF_JOB: Final = "SELECT * FROM runs WHERE job_id = $1 ORDER BY occurrence_at DESC LIMIT $2"
+
+
+async def of_job(tx: Tx, job_id: UUID, limit: int = 10) -> list[Row]:
+    """A job's unfinished runs, newest first."""
+    return await tx.rows(OF_JOB, job_id, limit)
+
+
+ONE: Final = "SELECT * FROM runs WHERE job_id = $1 AND occurrence_at = $2 AND kind = $3"
+
+
+async def one(tx: Tx, run: RunKey) -> Row | None:
+    """An unfinished run."""
+    return await tx.row(ONE, run.job_id, run.occurrence_at, run.kind)
+
+
+HELD_SINCE: Final = """
+SELECT job_id, occurrence_at, kind, lease_version FROM runs
+WHERE worker_id = $1 AND state = 'RUNNING' AND leased_at > $2
+"""
+
+
+async def held_since(tx: Tx, worker_id: UUID, since: datetime) -> set[Held]:
+    """Leases that a worker took after ``since``: what it looks for when the answer to a claim
+    was lost."""
+    return {held_key(row) for row in await tx.rows(HELD_SINCE, worker_id, since)}
+
+
+def _bounds(ended: Sequence[Ended]) -> tuple[Any, Any]:
+    moments = [attempt.occurrence_at for attempt in ended]
+    return min(moments), max(moments)

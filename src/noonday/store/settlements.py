@@ -1,0 +1,73 @@
+"""Write what became of a batch of attempts: one guarded statement per event that occurs in it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from noonday.domain.lifecycle import Event, Transition
+from noonday.domain.model import Outcome
+from noonday.store import Tx, runs
+from noonday.store.runs import Ended, Held
+
+
+class Settlement(NamedTuple):
+    """An attempt that ended, under the lease it was made with, and what follows."""
+
+    held: Held
+    transition: Transition
+    outcome: Outcome
+
+    def ended(self) -> Ended:
+        """The columns of its execution."""
+        status = self.transition.execution
+        return Ended(
+            *self.held, status=status.value if status else "", http_status=self.outcome.http_status,
+            error=self.outcome.error, unknown=self.outcome.unknown,
+        )  # fmt: skip
+
+
+async def apply(tx: Tx, settlements: Sequence[Settlement]) -> set[Held]:
+    """Write all; the leases under which something was written. The others were lost before."""
+    by_event: dict[Event, list[Settlement]] = defaultdict(list)
+    # In key order everywhere, so that no two batches can wait for each other in a circle.
+    for settlement in sorted(settlements, key=lambda settlement: settlement.held):
+        by_event[settlement.transition.event].append(settlement)
+    written: set[Held] = set()
+    for event, batch in by_event.items():
+        written |= await WRITERS[event](tx, batch)
+    return written
+
+
+async def _complete(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
+    return await runs.complete(tx, [one.ended() for one in batch])
+
+
+async def _retry(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
+    waits = [(one.ended(), one.transition.delay or timedelta()) for one in batch]
+    return await runs.retry(tx, waits)
+
+
+async def _dead_letter(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
+    letters = [(one.ended(), str(one.transition.reason)) for one in batch]
+    return await runs.dead_letter(tx, letters)
+
+
+async def _release(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
+    return await runs.release(tx, [one.ended() for one in batch])
+
+
+async def _hand_back(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
+    return await runs.hand_back(tx, [one.held for one in batch])
+
+
+WRITERS: Final[dict[Event, Callable[[Tx, Sequence[Settlement]], Awaitable[set[Held]]]]] = {
+    Event.COMPLETE: _complete,
+    Event.RETRY: _retry,
+    Event.DEAD_LETTER: _dead_letter,
+    Event.INTERRUPT: _release,
+    Event.EXPIRE: _release,
+    Event.HAND_BACK: _hand_back,
+}

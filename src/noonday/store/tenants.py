@@ -1,0 +1,92 @@
+"""Tenants: whose jobs they are, and the secrets that their webhooks are signed with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from noonday.store import Row, Tx
+from noonday.store.secretbox import SIGNING, SecretBox
+
+SECRET_BYTES: Final = 32
+OVERLAP: Final = timedelta(hours=24)
+"""How long the secret before a rotation is still signed with."""
+
+NEXT_ID: Final = "SELECT nextval(pg_get_serial_sequence('tenants', 'id'))::int"
+CREATE: Final = """
+INSERT INTO tenants (id, name, signing_secrets, secrets_rotated_at, created_at)
+OVERRIDING SYSTEM VALUE
+SELECT $1, $2, ARRAY[$3::bytea], now, now FROM coalesce($4, now()) AS now
+ON CONFLICT (name) DO NOTHING
+"""
+
+
+async def create(tx: Tx, box: SecretBox, name: str) -> tuple[int, bytes] | None:
+    """A new tenant's id and its signing secret; None when the name is taken."""
+    tenant_id: int = await tx.value(NEXT_ID)
+    secret = os.urandom(SECRET_BYTES)
+    sealed = box.seal(secret, tenant_id, SIGNING)
+    made = await tx.execute(CREATE, tenant_id, name, sealed, tx.now)
+    return (tenant_id, secret) if made else None
+
+
+_SHOWN: Final = (
+    "id, name, max_payload_bytes, cardinality(signing_secrets) AS secrets, secrets_rotated_at, "
+    "created_at"
+)
+
+ONE: Final = f"SELECT {_SHOWN} FROM tenants WHERE name = $1"
+
+
+async def one(tx: Tx, name: str) -> Row | None:
+    """The tenant of that name."""
+    return await tx.row(ONE, name)
+
+
+BY_ID: Final = f"SELECT {_SHOWN} FROM tenants WHERE id = $1"
+
+
+async def by_id(tx: Tx, tenant_id: int) -> Row | None:
+    """The tenant with that id."""
+    return await tx.row(BY_ID, tenant_id)
+
+
+PAGE: Final = f"SELECT {_SHOWN} FROM tenants WHERE id > $1 ORDER BY id LIMIT $2"
+
+
+async def page(tx: Tx, after_id: int, limit: int) -> list[Row]:
+    """Tenants in the order of their creation, from just after a position."""
+    return await tx.rows(PAGE, after_id, limit)
+
+
+ROTATE: Final = """
+UPDATE tenants
+SET signing_secrets = ARRAY[$2::bytea] || signing_secrets[1:1],
+    secrets_rotated_at = coalesce($3, now())
+WHERE id = $1
+"""
+
+
+async def rotate(tx: Tx, box: SecretBox, tenant_id: int) -> bytes:
+    """Give a tenant a new signing secret; the one before is signed with for 24 hours more."""
+    secret = os.urandom(SECRET_BYTES)
+    await tx.execute(ROTATE, tenant_id, box.seal(secret, tenant_id, SIGNING), tx.now)
+    return secret
+
+
+SIGNING_KEYS: Final = """
+SELECT id, CASE WHEN secrets_rotated_at > coalesce($2, now()) - $3::interval
+                THEN signing_secrets ELSE signing_secrets[1:1] END AS secrets
+FROM tenants WHERE id = ANY($1::int[])
+"""
+
+
+async def signing_keys(tx: Tx, tenant_ids: Sequence[int]) -> dict[int, list[bytes]]:
+    """By tenant, the sealed secrets to sign with now, newest first; a tenant may be missing.
+
+    They open with purpose ``secretbox.SIGNING``.
+    """
+    rows = await tx.rows(SIGNING_KEYS, list(tenant_ids), tx.now, OVERLAP)
+    return {row["id"]: list(row["secrets"]) for row in rows}

@@ -1,0 +1,98 @@
+"""Timers: the armed next occurrence of each active job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from noonday.store import Row, Tx, columns
+
+
+class Timer(NamedTuple):
+    """A timer to arm. ``due_at`` is never before the transaction's time; see :func:`arm`."""
+
+    job_id: UUID
+    occurrence_at: datetime
+    due_at: datetime
+    schedule_version: int
+    seq: int
+    shard: int
+
+
+ARM: Final = """
+INSERT INTO timers (job_id, occurrence_at, due_at, schedule_version, seq, shard)
+SELECT job_id, occurrence_at, greatest(due_at, $7), schedule_version, seq, shard
+FROM unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[], $4::int[], $5::int[], $6::int[])
+     AS t(job_id, occurrence_at, due_at, schedule_version, seq, shard)
+"""
+
+
+async def arm(tx: Tx, timers: Sequence[Timer], now: datetime) -> None:
+    """Insert timers; ``due_at`` is clamped to ``now``, the nominal time stays."""
+    if timers:
+        await tx.execute(ARM, *columns(timers, 6), now)
+
+
+# The due index serves the order; `$1` and `$2` are values, so other partitions are not planned.
+DUE: Final = """
+SELECT t.job_id, t.occurrence_at, t.due_at, t.schedule_version, t.seq, t.shard,
+       j.schedule_version = t.schedule_version AND j.state = 'ACTIVE' AS current, j.spec
+FROM (SELECT * FROM timers
+      WHERE due_at >= $1 AND due_at <= $2 AND shard = ANY($3::int[])
+      ORDER BY due_at LIMIT $4) AS t
+LEFT JOIN jobs AS j ON j.id = t.job_id
+ORDER BY t.due_at
+"""
+
+
+async def due(
+    tx: Tx, floor: datetime, now: datetime, shards: Sequence[int], limit: int
+) -> list[Row]:
+    """Timers that are due, oldest first, with what their jobs say now."""
+    return await tx.rows(DUE, floor, now, shards, limit)
+
+
+NEXT_DUE: Final = """
+SELECT due_at FROM timers
+WHERE due_at >= $1 AND due_at < $2 AND shard = ANY($3::int[]) ORDER BY due_at LIMIT 1
+"""
+
+
+async def next_due(
+    tx: Tx, after: datetime, before: datetime, shards: Sequence[int]
+) -> datetime | None:
+    """When the next timer is due, if it is within ``[after, before)``."""
+    found: datetime | None = await tx.value(NEXT_DUE, after, before, shards)
+    return found
+
+
+OF_JOB: Final = """
+SELECT occurrence_at, due_at, schedule_version, seq FROM timers
+WHERE job_id = $1 AND due_at >= $2 AND due_at <= $3
+"""
+OF_JOB_ANYWHERE: Final = """
+SELECT occurrence_at, due_at, schedule_version, seq FROM timers WHERE job_id = $1
+"""
+
+
+async def of_job(tx: Tx, job_id: UUID, around: datetime | None = None) -> Row | None:
+    """A job's timer, if it has one.
+
+    ``around`` is where its due time should be: it is looked for there first, since a look into
+    each partition costs milliseconds.
+    """
+    if around is not None:
+        found = await tx.row(OF_JOB, job_id, around, around)
+        if found is not None:
+            return found
+    return await tx.row(OF_JOB_ANYWHERE, job_id)
+
+
+DISARM: Final = "DELETE FROM timers WHERE job_id = $1"
+
+
+async def disarm(tx: Tx, job_id: UUID) -> int:
+    """Delete a job's timer, wherever it stands; the shard must be owned exclusively."""
+    return await tx.execute(DISARM, job_id)

@@ -1,0 +1,78 @@
+"""Wake-ups: a hint that there is work, so that nobody has to poll quickly. Polling stays beneath.
+
+A notification per job would serialise commits, so they are sent after the commit, from a
+connection of their own, at most one per kind and pause. Losing one costs the poll interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from noonday.domain.errors import StoreUnavailable
+from noonday.store import DirectConnection, Store
+
+CHANNEL: Final = "noonday"
+RUNS: Final = "runs"
+TIMERS: Final = "timers"
+PAUSE_SEC: Final = 0.01
+
+NOTIFY: Final = "SELECT pg_notify($1, $2)"
+
+
+class Wakeups:
+    """Sends and hears wake-ups over one direct connection, made again whenever it is lost."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._asked: set[str] = set()
+        self._ask = asyncio.Event()
+        self._listeners: dict[str, list[Callable[[], None]]] = {}
+
+    def runs(self) -> None:
+        """There are READY runs to claim."""
+        self._wake(RUNS)
+
+    def timers(self) -> None:
+        """A timer is due so soon that a scheduler may sleep past it."""
+        self._wake(TIMERS)
+
+    def on(self, kind: str, wake: Callable[[], None]) -> None:
+        """Call ``wake`` at each wake-up of ``kind``; to be set before :meth:`run`."""
+        self._listeners.setdefault(kind, []).append(wake)
+
+    async def run(self) -> None:
+        """Keep the connection and send what is asked for, until cancelled."""
+        while True:
+            try:
+                async with self._store.direct() as connection:
+                    await self._serve(connection)
+            except StoreUnavailable:
+                await asyncio.sleep(1.0)
+
+    async def _serve(self, connection: DirectConnection) -> None:
+        lost = asyncio.Event()
+        connection.on_close(lost.set)
+        connection.on_close(self._ask.set)
+        if self._listeners:
+            await connection.listen(CHANNEL, self._heard)
+            # What was said while nobody listened.
+            for kind in self._listeners:
+                self._heard(kind)
+        while not lost.is_set():
+            await self._ask.wait()
+            self._ask.clear()
+            asked, self._asked = self._asked, set()
+            for kind in asked:
+                await connection.value(NOTIFY, CHANNEL, kind)
+            await asyncio.sleep(PAUSE_SEC)
+        raise StoreUnavailable("the connection for wake-ups was lost")
+
+    def _wake(self, kind: str) -> None:
+        self._asked.add(kind)
+        self._ask.set()
+
+    def _heard(self, kind: str) -> None:
+        for wake in self._listeners.get(kind, ()):
+            wake()

@@ -1,0 +1,108 @@
+"""The processes of the service: who is alive, and what each serves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from noonday.store import Row, Tx
+from noonday.store.connections import host_name
+
+ALIVE: Final = timedelta(seconds=15)
+"""A process that was not seen for so long counts as gone."""
+
+REPORT: Final = """
+INSERT INTO workers (id, role, name, host, pid, slots, in_flight, granted, stopping, started_at,
+                     seen_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, coalesce($10, now()), coalesce($10, now()))
+ON CONFLICT (id) DO UPDATE
+SET in_flight = excluded.in_flight, granted = excluded.granted, stopping = excluded.stopping,
+    seen_at = excluded.seen_at
+"""
+
+
+async def report(
+    tx: Tx,
+    worker_id: UUID,
+    role: str,
+    name: str,
+    *,
+    slots: int = 0,
+    in_flight: int = 0,
+    granted: Mapping[str, datetime] | None = None,
+    stopping: bool = False,
+) -> None:
+    """Say that a process is alive. ``granted``: highest rank claimed by ``lane:priority``."""
+    document = msgspec.json.encode(granted).decode() if granted else None
+    await tx.execute(
+        REPORT, worker_id, role, name, host_name(), os.getpid(), slots, in_flight, document,
+        stopping, tx.now,
+    )  # fmt: skip
+
+
+GONE: Final = "DELETE FROM workers WHERE id = $1"
+
+
+async def gone(tx: Tx, worker_id: UUID) -> None:
+    """A process leaves in an orderly way."""
+    await tx.execute(GONE, worker_id)
+
+
+EVERY: Final = """
+SELECT id, role, name, host, pid, slots, in_flight, stopping, started_at, seen_at,
+       seen_at >= coalesce($1, now()) - $2::interval AS alive
+FROM workers ORDER BY role, started_at, id
+"""
+
+
+async def every(tx: Tx) -> list[Row]:
+    """All processes that are registered, alive or not seen lately."""
+    return await tx.rows(EVERY, tx.now, ALIVE)
+
+
+COUNT: Final = """
+SELECT count(*) FROM workers
+WHERE role = $1 AND NOT stopping AND seen_at >= coalesce($2, now()) - $3::interval
+"""
+
+
+async def alive(tx: Tx, role: str) -> int:
+    """How many processes of a role are alive and not about to stop."""
+    count: int = await tx.value(COUNT, role, tx.now, ALIVE)
+    return count
+
+
+HOSTS: Final = """
+SELECT DISTINCT host FROM workers
+WHERE role = 'worker' AND seen_at >= coalesce($1, now()) - $2::interval
+"""
+
+
+async def hosts(tx: Tx) -> set[str]:
+    """The machines that living worker processes run on."""
+    return {row["host"] for row in await tx.rows(HOSTS, tx.now, ALIVE)}
+
+
+GRANTED: Final = "SELECT granted FROM workers WHERE granted IS NOT NULL"
+
+
+async def granted(tx: Tx) -> dict[str, datetime]:
+    """The highest rank that was ever claimed, by ``lane:priority``, as far as reported."""
+    highest: dict[str, datetime] = {}
+    for row in await tx.rows(GRANTED):
+        for key, rank in msgspec.json.decode(row["granted"], type=dict[str, datetime]).items():
+            highest[key] = max(rank, highest.get(key, rank))
+    return highest
+
+
+FORGET: Final = "DELETE FROM workers WHERE seen_at < coalesce($1, now()) - interval '1 day'"
+
+
+async def forget(tx: Tx) -> int:
+    """Delete processes that were not seen for a day."""
+    return await tx.execute(FORGET, tx.now)

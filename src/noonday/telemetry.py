@@ -1,0 +1,442 @@
+"""What a process says of itself: every log field and every metric, by name.
+
+Neither grows with the number of jobs: labels come from closed sets (the busiest tenants by name,
+the rest together), and a log line carries only the fields named here, never a payload, a header
+or a secret.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Final, Generic, NamedTuple, TextIO, TypeVar
+
+import msgspec
+import prometheus_client
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+# --- Logs -------------------------------------------------------------------------------------
+
+_EVERY_LINE: Final = {"at", "level", "event", "logger", "exception"}
+_WHO: Final = {"role", "worker", "host", "pid", "version", "address"}
+_WHAT: Final = {
+    *("job_id", "run_id", "occurrence_at", "attempt", "lease_version", "tenant", "lane"),
+    *("shard", "epoch", "loop", "key_id", "target_host", "partition", "migration", "file"),
+    *("request_id", "method", "route", "setting", "signal"),
+}
+_OUTCOME: Final = {"outcome", "reason", "error", "status", "http_status", "retry_at"}
+_HOW_MUCH: Final = {
+    *("count", "owned", "slots", "in_flight", "bytes"),
+    *("duration_sec", "late_sec", "wait_sec"),
+}
+FIELDS: Final = frozenset(_EVERY_LINE | _WHO | _WHAT | _OUTCOME | _HOW_MUCH)
+"""All that a log line may carry. ``error`` and ``reason`` are for people, without secrets."""
+
+LONGEST_TEXT: Final = 2_000
+LONGEST_TRACEBACK: Final = 16_000
+
+# Control characters forge lines and steer terminals; lone surrogates cannot be written at all.
+_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_UNPRINTABLE_BUT_LINES: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def configure_logs(level: str, style: str, stream: TextIO | None = None, **fields: object) -> None:
+    """Send all logs of this process, those of libraries too, to ``stream`` (standard error).
+
+    ``style`` is ``json`` (a line each), ``console`` (for people) or ``auto``: console on a
+    terminal. ``fields`` go with every line. May be called again.
+    """
+    out = stream or sys.stderr
+    least = logging.getLevelNamesMapping()[level.upper()]
+    prepare: list[Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+        structlog.processors.format_exc_info,
+        _always(fields),
+        _only_known,
+        _tidy,
+    ]
+    for_people = style == "console" or (style == "auto" and out.isatty())
+    render = _console(out) if for_people else structlog.processors.JSONRenderer(_json)
+    structlog.configure(
+        processors=[*prepare, render],
+        wrapper_class=structlog.make_filtering_bound_logger(least),
+        logger_factory=structlog.PrintLoggerFactory(out),
+    )
+    logging.basicConfig(
+        handlers=[_for_libraries(out, prepare, render)],
+        # Libraries speak up when something is wrong; their chatter is for debugging.
+        level=least if least == logging.DEBUG else max(least, logging.WARNING),
+        force=True,
+    )
+
+
+def _for_libraries(out: TextIO, prepare: list[Processor], render: Processor) -> logging.Handler:
+    handler = logging.StreamHandler(out)
+    strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[structlog.stdlib.add_logger_name, strip, *prepare, render]
+        )
+    )
+    return handler
+
+
+def _console(out: TextIO) -> Processor:
+    return structlog.dev.ConsoleRenderer(
+        colors=out.isatty(),
+        timestamp_key="at",
+        # The default one prints the values of local variables: payloads, secrets.
+        exception_formatter=structlog.dev.plain_traceback,
+    )
+
+
+def _json(line: EventDict, **_options: object) -> str:
+    return msgspec.json.encode(line).decode()
+
+
+def _always(fields: Mapping[str, object]) -> Processor:
+    """Adds the fields of the process to each line."""
+
+    def add(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+        return {**fields, **line}
+
+    return add
+
+
+def _only_known(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+    """Leave out what is not in ``FIELDS``, and say so: a payload must not slip in."""
+    unknown = line.keys() - FIELDS
+    if unknown:
+        line = {name: value for name, value in line.items() if name in FIELDS}
+        line["left_out"] = ",".join(sorted(unknown))
+    return line
+
+
+def _tidy(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+    """Every value as a number or a short printable text."""
+    for name, value in line.items():
+        if value is None or isinstance(value, bool | int | float):
+            continue
+        text = value.isoformat() if isinstance(value, datetime) else str(value)
+        if name == "exception":
+            line[name] = _UNPRINTABLE_BUT_LINES.sub(_escaped, text[-LONGEST_TRACEBACK:])
+        else:
+            line[name] = _UNPRINTABLE.sub(_escaped, text[:LONGEST_TEXT])
+    return line
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+# --- Metrics ----------------------------------------------------------------------------------
+
+OTHER: Final = "other"
+TOP_TENANTS: Final = 50
+CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_LATEST
+
+_METHODS: Final = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
+_WORK_SEC: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_WAIT_SEC: Final = (
+    *(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1, 2, 5, 10, 30, 60, 300, 1_800, 7_200),
+)
+_BATCH: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
+
+_M = TypeVar("_M", Counter, Histogram)
+
+
+class Depth(NamedTuple):
+    """How much stands in a lane."""
+
+    ready: int
+    """READY runs that may be claimed."""
+    oldest_age_sec: float
+    """How long the one waiting longest could have been claimed; 0 when none waits."""
+    running: int = 0
+    past_lease: int = 0
+    """Runs still RUNNING although their lease has expired: the reaper's work."""
+
+
+class Metrics:
+    """The metrics of one process, on a registry of their own; its methods name what happened."""
+
+    def __init__(self, version: str = "") -> None:
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry(auto_describe=False)
+        prometheus_client.ProcessCollector(registry=self._registry)
+        build = GaugeMetricFamily("noonday_build_info", "The release", labels=["version"])
+        build.add_metric([version], 1)
+        self._registry.register(_Fixed(build))
+        self._lanes = _Lanes()
+        self._registry.register(self._lanes)
+        self._tenants = _Tenants(TOP_TENANTS)
+        self._registry.register(self._tenants)
+
+        self._jobs_accepted = self._counter("jobs_accepted", "Jobs answered with 202")
+        self._jobs_suspended = self._counter(
+            "jobs_suspended", "Jobs taken out of service because they cannot be computed"
+        )
+        self._enqueued = self._counter("occurrences_enqueued", "Occurrences that became a run")
+        self._missed = self._counter("occurrences_missed", "Occurrences recorded as missed")
+        self._skipped = self._counter("occurrences_skipped", "Occurrences recorded as skipped")
+        self._retries = self._counter("retries", "Attempts that will be followed by another")
+        self._dead_letters = _Bound(
+            self._counter("dead_letters", "Runs given up, by reason", "reason"), 32
+        )
+        self._outcomes = _Bound(
+            self._counter("attempt_outcomes", "Attempts that ended, by outcome", "outcome"), 32
+        )
+        self._leases_expired = self._counter(
+            "leases_expired", "Leases that ended without the worker's word"
+        )
+        self._stale_settles = self._counter(
+            "stale_settles", "Results refused because the lease was lost"
+        )
+        self._duplicates = self._counter(
+            "suspected_duplicates", "Attempts that a receiver may have seen twice"
+        )
+        self._stragglers = _Bound(
+            self._counter("floor_stragglers", "Rows found below a floor, by table", "table"), 8
+        )
+        self._notifications = _Bound(
+            self._counter("notifications", "Wake-ups between processes", "direction"), 4
+        )
+        self._start = self._histogram(
+            "schedule_to_start_seconds", "From due to the start of the first attempt", _WAIT_SEC
+        )
+        self._lag = self._histogram(
+            "materialization_lag_seconds", "How late the oldest timer of a tick was", _WAIT_SEC
+        )
+        self._ticks = _Bound(
+            self._histogram("tick_seconds", "Time a tick took, by loop", _WORK_SEC, "loop"), 32
+        )
+        self._batches = _Bound(
+            self._histogram("tick_batch", "Rows a tick handled, by loop", _BATCH, "loop"), 32
+        )
+        self._loop_errors = _Bound(
+            self._counter("loop_errors", "Ticks that failed, by loop", "loop"), 32
+        )
+        self._requests = _Bound(
+            self._counter(
+                "http_requests", "Requests, by route and status", "route", "method", "status"
+            ),
+            1_000,
+        )
+        self._request_time = _Bound(
+            self._histogram("http_request_seconds", "Time to answer, by route", _WORK_SEC, "route"),
+            100,
+        )
+
+    def _counter(self, name: str, help: str, *labels: str) -> Counter:
+        return Counter(f"noonday_{name}", help, labels, registry=self._registry)
+
+    def _histogram(
+        self, name: str, help: str, buckets: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        return Histogram(f"noonday_{name}", help, labels, registry=self._registry, buckets=buckets)
+
+    def render(self) -> bytes:
+        """All metrics as Prometheus reads them; the media type is ``CONTENT_TYPE``."""
+        return prometheus_client.generate_latest(self._registry)
+
+    # --- jobs and occurrences
+
+    def jobs_accepted(self, count: int = 1) -> None:
+        """Jobs were made durable and answered with 202."""
+        self._jobs_accepted.inc(count)
+
+    def job_suspended(self) -> None:
+        """A job cannot be computed and was taken out of service."""
+        self._jobs_suspended.inc()
+
+    def materialized(self, ready: int, missed: int = 0, skipped: int = 0) -> None:
+        """Occurrences were written: those with a run, and those recorded as not run."""
+        self._enqueued.inc(ready)
+        self._missed.inc(missed)
+        self._skipped.inc(skipped)
+
+    def materialization_lag(self, late_sec: float) -> None:
+        """The oldest timer of a tick was ``late_sec`` past its due time."""
+        self._lag.observe(max(late_sec, 0.0))
+
+    # --- attempts
+
+    def started(self, wait_sec: float) -> None:
+        """A first attempt began ``wait_sec`` after its run was due."""
+        self._start.observe(max(wait_sec, 0.0))
+
+    def attempted(self, tenant: object, outcome: str, count: int = 1) -> None:
+        """Attempts of a tenant's runs ended with ``outcome``."""
+        self._outcomes(outcome).inc(count)
+        self._tenants.add(str(tenant), attempts=count)
+
+    def ended(self, tenant: object, count: int = 1) -> None:
+        """Runs of a tenant came to their end, well or not."""
+        self._tenants.add(str(tenant), runs=count)
+
+    def retried(self, count: int = 1) -> None:
+        """Runs wait for another attempt."""
+        self._retries.inc(count)
+
+    def dead_lettered(self, reason: str, count: int = 1) -> None:
+        """Runs were given up."""
+        self._dead_letters(reason).inc(count)
+
+    def lease_expired(self, count: int = 1) -> None:
+        """The reaper took runs back from workers that went silent."""
+        self._leases_expired.inc(count)
+
+    def stale_settle(self, count: int = 1) -> None:
+        """A worker's result came after its lease was lost and changed nothing."""
+        self._stale_settles.inc(count)
+
+    def suspected_duplicate(self, count: int = 1) -> None:
+        """An attempt that may have had its effect is followed by another."""
+        self._duplicates.inc(count)
+
+    # --- the machinery
+
+    def straggler(self, table: str, count: int = 1) -> None:
+        """A sweep found rows below the floor, committed later than anything should be."""
+        self._stragglers(table).inc(count)
+
+    def notified(self, direction: str, count: int = 1) -> None:
+        """A wake-up was ``sent`` or ``heard``."""
+        self._notifications(direction).inc(count)
+
+    def ticked(self, loop: str, took_sec: float, handled: int) -> None:
+        """A loop's tick ended well."""
+        self._ticks(loop).observe(took_sec)
+        self._batches(loop).observe(handled)
+
+    def loop_failed(self, loop: str) -> None:
+        """A loop's tick raised an error."""
+        self._loop_errors(loop).inc()
+
+    def requested(self, route: str, method: str, status: int, took_sec: float) -> None:
+        """A request was answered. ``route`` is its path template, never the path itself."""
+        self._requests(route, method if method in _METHODS else OTHER, str(status)).inc()
+        self._request_time(route).observe(took_sec)
+
+    def lanes_stand_at(self, depths: Mapping[str, Depth]) -> None:
+        """What one query for all lanes has found; shown until the next one, with its age."""
+        self._lanes.depths = dict(depths)
+        self._lanes.read_at = time.monotonic()
+
+
+class _Bound(Generic[_M]):
+    """The children of a metric, each made once; beyond ``limit`` of them all are ``other``."""
+
+    def __init__(self, metric: _M, limit: int) -> None:
+        self._metric: _M = metric
+        self._limit = limit
+        self._children: dict[tuple[str, ...], _M] = {}
+
+    def __call__(self, *labels: str) -> _M:
+        child = self._children.get(labels)
+        if child is None:
+            if len(self._children) >= self._limit:
+                labels = (OTHER,) * len(labels)
+            child = self._children[labels] = self._metric.labels(*labels)
+        return child
+
+
+class _Fixed(Collector):
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        return (self._family,)
+
+
+class _Lanes(Collector):
+    def __init__(self) -> None:
+        self.depths: dict[str, Depth] = {}
+        self.read_at: float | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        if self.read_at is None:
+            return
+        yield self._family("ready", "Runs that may be claimed", "ready")
+        yield self._family(
+            "oldest_age_seconds", "Longest wait of a claimable run", "oldest_age_sec"
+        )
+        yield self._family("running", "Runs under a lease", "running")
+        yield self._family("past_lease", "Runs whose lease expired unsettled", "past_lease")
+        # A gauge that stopped moving looks healthy; its age tells.
+        age = time.monotonic() - self.read_at
+        yield GaugeMetricFamily("noonday_lane_age_seconds", "Age of the lane gauges", value=age)
+
+    def _family(self, name: str, help: str, attribute: str) -> Metric:
+        family = GaugeMetricFamily(f"noonday_lane_{name}", help, labels=["lane"])
+        for lane, depth in self.depths.items():
+            family.add_metric([lane], getattr(depth, attribute))
+        return family
+
+
+class _Count:
+    __slots__ = ("attempts", "runs")
+
+    def __init__(self) -> None:
+        self.attempts = self.runs = 0
+
+    def add(self, attempts: int, runs: int) -> None:
+        self.attempts += attempts
+        self.runs += runs
+
+
+class _Tenants(Collector):
+    """Attempts and runs of the busiest tenants by name, of all others together.
+
+    Who is named is decided anew at each collection, by recent volume. A tenant that is promoted
+    begins at zero and what it did before stays under ``other``, so that ``other`` never falls.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._named: dict[str, _Count] = {}
+        self._other = _Count()
+        self._recent: dict[str, float] = {}
+
+    def add(self, tenant: str, attempts: int = 0, runs: int = 0) -> None:
+        if tenant not in self._named and len(self._named) < self._most:
+            self._named[tenant] = _Count()
+        self._named.get(tenant, self._other).add(attempts, runs)
+        self._recent[tenant] = self._recent.get(tenant, 0.0) + attempts + runs
+
+    def collect(self) -> Iterator[Metric]:
+        self._choose()
+        rows = [*self._named.items(), (OTHER, self._other)]
+        for name, help in (
+            ("attempts", "Attempts that ended, by tenant"),
+            ("runs", "Runs that ended, by tenant"),
+        ):
+            family = CounterMetricFamily(f"noonday_tenant_{name}", help, labels=["tenant"])
+            for tenant, count in rows:
+                family.add_metric([tenant], getattr(count, name))
+            yield family
+
+    def _choose(self) -> None:
+        """Swap in who is more than twice as busy as the least busy that is named."""
+        rising = sorted(self._recent.keys() - self._named.keys(), key=self._volume)
+        for quiet in sorted(self._named, key=self._volume):
+            if not rising or self._volume(rising[-1]) <= 2 * self._volume(quiet):
+                break
+            del self._named[quiet]
+            self._named[rising.pop()] = _Count()
+        self._recent = {
+            tenant: volume / 2 for tenant, volume in self._recent.items() if volume > 0.01
+        }
+
+    def _volume(self, tenant: str) -> float:
+        return self._recent.get(tenant, 0.0)

@@ -1,0 +1,238 @@
+"""What becomes of a timer that is due: fires, misses with reasons, and where it is armed next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from noonday.domain import schedule
+from noonday.domain.model import Cron, Interval, Once, Schedule
+from noonday.domain.schedule import Plan
+
+JOB = UUID(int=7)
+T = datetime(2027, 5, 3, 9, 0, tzinfo=UTC)
+SECOND, MINUTE, HOUR, DAY = (timedelta(seconds=n) for n in (1, 60, 3600, 86_400))
+TICK = timedelta(microseconds=1)
+
+EVERY_MINUTE = Cron(cron="* * * * *")
+DAILY = Cron(cron="0 9 * * *")
+
+
+class Ledger:
+    """A timer driven by hand: what the scheduler would write down, in order."""
+
+    def __init__(self, job: Schedule, armed: datetime | None) -> None:
+        self.job = job
+        self.armed = armed
+        self.fired: list[datetime] = []
+        self.missed: list[tuple[datetime, str]] = []
+        self.calls = 0
+
+    def tick(self, now: datetime, limit: int = 1000) -> None:
+        more = True
+        while more and self.armed is not None:
+            done = schedule.plan(self.job, self.armed, JOB, now, limit)
+            assert len(done.missed) + (done.fire is not None) <= limit
+            self.missed += done.missed
+            self.fired += [done.fire] if done.fire else []
+            self.armed, more = done.rearm, done.more
+            self.calls += 1
+
+
+# --- Once -------------------------------------------------------------------------------------
+
+
+def test_once_fires_however_late() -> None:
+    assert schedule.plan(Once(run_at=T), T, JOB, T + 400 * DAY) == Plan(fire=T)
+
+
+def test_once_with_grace_is_missed_when_later_than_that() -> None:
+    job = Once(run_at=T, grace_sec=60)
+    assert schedule.plan(job, T, JOB, T + MINUTE) == Plan(fire=T)
+    assert schedule.plan(job, T, JOB, T + MINUTE + TICK) == Plan(missed=((T, "grace"),))
+
+
+def test_a_timer_that_is_not_due_stays_as_it_is() -> None:
+    assert schedule.plan(EVERY_MINUTE, T, JOB, T - TICK) == Plan(rearm=T)
+    assert schedule.plan(Once(run_at=T), T, JOB, T - TICK) == Plan(rearm=T)
+
+
+# --- Recurring --------------------------------------------------------------------------------
+
+
+def test_a_punctual_tick_fires_and_arms_the_next() -> None:
+    assert schedule.plan(EVERY_MINUTE, T, JOB, T) == Plan(fire=T, rearm=T + MINUTE)
+
+
+def test_the_next_is_computed_from_the_occurrence_and_not_from_the_clock() -> None:
+    job = Interval(interval_sec=3600, starts_at=T)
+    done = schedule.plan(job, T, JOB, T + timedelta(minutes=59))
+    assert done == Plan(fire=T, rearm=T + HOUR)
+
+
+def test_of_several_due_the_latest_fires_and_the_others_are_superseded() -> None:
+    done = schedule.plan(EVERY_MINUTE, T, JOB, T + 2 * MINUTE + 30 * SECOND)
+    assert done.missed == ((T, "superseded"), (T + MINUTE, "superseded"))
+    assert done.fire == T + 2 * MINUTE
+    assert done.rearm == T + 3 * MINUTE
+
+
+def test_the_latest_is_missed_too_when_it_is_later_than_its_grace() -> None:
+    job = Cron(cron="0 9 * * *", grace_sec=3600)
+    assert schedule.plan(job, T, JOB, T + HOUR) == Plan(fire=T, rearm=T + DAY)
+    done = schedule.plan(job, T, JOB, T + DAY + 2 * HOUR)
+    assert done.missed == ((T, "superseded"), (T + DAY, "grace"))
+    assert done.fire is None
+    assert done.rearm == T + 2 * DAY
+
+
+def test_due_and_late_count_from_the_jittered_time() -> None:
+    job = Cron(cron="0 9 * * *", jitter_sec=600, grace_sec=60)
+    due = T + schedule.jitter(JOB, 600)
+    assert due > T + MINUTE
+    assert schedule.plan(job, T, JOB, due - TICK) == Plan(rearm=T)
+    assert schedule.plan(job, T, JOB, due + MINUTE) == Plan(fire=T, rearm=T + DAY)
+    assert schedule.plan(job, T, JOB, due + MINUTE + TICK).missed == ((T, "grace"),)
+
+
+# --- Outages ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outage", [130 * SECOND, 3 * HOUR, 3 * DAY])
+def test_after_an_outage_each_job_runs_once_late_and_then_as_usual(outage: timedelta) -> None:
+    down = T - 10 * SECOND
+    back = down + outage
+    minutely, daily = Ledger(EVERY_MINUTE, T), Ledger(DAILY, T)
+    for ledger in (minutely, daily):
+        ledger.tick(back)
+        assert len(ledger.fired) == 1
+        assert {reason for _, reason in ledger.missed} <= {"superseded"}
+    latest = back.replace(second=0)
+    assert minutely.fired == [latest]
+    assert len(minutely.missed) == (latest - T) // MINUTE
+    assert daily.fired[0] == T + (back - T) // DAY * DAY
+    minutely.tick(latest + MINUTE)
+    assert minutely.fired == [latest, latest + MINUTE]
+
+
+def test_three_days_of_seconds_are_written_down_in_bounded_chunks() -> None:
+    ledger = Ledger(Interval(interval_sec=1, starts_at=T), T)
+    first = schedule.plan(ledger.job, T, JOB, T + 3 * DAY)
+    assert first.more
+    assert first.fire is None
+    assert len(first.missed) == 1000
+    assert first.rearm == T + 1000 * SECOND
+    ledger.tick(T + 3 * DAY)
+    assert ledger.calls == 260
+    assert len(ledger.missed) == 3 * 86_400
+    assert ledger.fired == [T + 3 * DAY]
+    assert ledger.armed == T + 3 * DAY + SECOND
+
+
+@pytest.mark.parametrize(("due", "calls"), [(1000, 1), (1001, 2), (2000, 2)])
+def test_the_limit_is_exact(due: int, calls: int) -> None:
+    ledger = Ledger(EVERY_MINUTE, T)
+    ledger.tick(T + (due - 1) * MINUTE)
+    assert (len(ledger.missed), len(ledger.fired), ledger.calls) == (due - 1, 1, calls)
+
+
+def test_an_interval_is_untouched_by_restarts() -> None:
+    """Six hours apart, with a scheduler that lives four hours at a time for two days."""
+    ledger = Ledger(Interval(interval_sec=6 * 3600, starts_at=T), T)
+    for hours in range(0, 48, 4):
+        ledger.tick(T + hours * HOUR + MINUTE)
+        ledger.tick(T + hours * HOUR + 3 * HOUR)
+    assert ledger.fired == [T + 6 * n * HOUR for n in range(8)]
+    assert ledger.missed == []
+
+
+def test_jobs_keep_their_own_phase_after_a_restart() -> None:
+    phases: Counter[int] = Counter()
+    for n in range(200):
+        created = T + timedelta(milliseconds=300 * n)
+        job = Interval(interval_sec=60, starts_at=created)
+        armed = schedule.first(job, JOB, created)
+        assert armed == created
+        done = schedule.plan(job, armed, JOB, T + HOUR)
+        assert done.rearm is not None
+        assert (done.rearm - created) % MINUTE == timedelta(0)
+        phases[done.rearm.second] += 1
+    assert max(phases.values()) <= 4
+
+
+def test_a_night_with_a_repeated_hour_runs_a_daily_job_once_even_if_ticked_each_second() -> None:
+    job = Cron(cron="30 1 * * *", timezone="America/New_York")
+    created = datetime(2027, 11, 6, 12, tzinfo=UTC)
+    ledger = Ledger(job, schedule.first(job, JOB, created))
+    start = datetime(2027, 11, 7, 5, 0, tzinfo=UTC)
+    for second in range(0, 3 * 3600, 5):
+        ledger.tick(start + second * SECOND)
+    assert ledger.fired == [datetime(2027, 11, 7, 5, 30, tzinfo=UTC)]
+    assert ledger.missed == []
+
+
+def test_a_job_that_has_no_further_occurrence_is_not_armed_again() -> None:
+    last = schedule.HORIZON - MINUTE
+    done = schedule.plan(EVERY_MINUTE, last, JOB, last + 5 * SECOND)
+    assert done == Plan(fire=last, rearm=None)
+
+
+SCHEDULES = st.one_of(
+    st.builds(
+        Interval,
+        interval_sec=st.integers(1, 5000),
+        starts_at=st.just(T),
+        jitter_sec=st.sampled_from([0, 7, 3600]),
+        grace_sec=st.sampled_from([0, 60, 86_400]),
+    ),
+    st.builds(
+        Cron,
+        cron=st.sampled_from(["* * * * *", "*/7 * * * *", "30 1,2 * * *", "*/20 * * * * *"]),
+        timezone=st.sampled_from(["UTC", "America/New_York"]),
+        jitter_sec=st.sampled_from([0, 7, 3600]),
+        grace_sec=st.sampled_from([0, 60, 86_400]),
+        starts_at=st.sampled_from([T, datetime(2027, 11, 7, 3, tzinfo=UTC)]),
+    ),
+)
+
+
+@settings(max_examples=80, derandomize=True, deadline=None, database=None)
+@given(
+    SCHEDULES,
+    st.lists(st.integers(0, 20_000), min_size=1, max_size=8),
+    st.integers(1, 50),
+    st.uuids(),
+)
+def test_each_nominal_time_has_exactly_one_outcome_whenever_the_ticks_come(
+    job: Interval | Cron, pauses: list[int], limit: int, job_id: UUID
+) -> None:
+    assert job.starts_at is not None
+    delay = schedule.jitter(job_id, job.jitter_sec)
+    armed = schedule.first(job, job_id, job.starts_at)
+    now, decided = job.starts_at, []
+    for pause in pauses:
+        now += pause * SECOND
+        more = True
+        while more and armed is not None:
+            done = schedule.plan(job, armed, job_id, now, limit)
+            outcomes = list(done.missed) + ([(done.fire, "fire")] if done.fire else [])
+            decided += outcomes
+            for at, outcome in outcomes:
+                following = schedule.next_after(job, at, job_id)
+                assert following is not None
+                late = now - (at + delay)
+                assert late >= timedelta(0)
+                superseded = following + delay <= now
+                in_grace = late <= timedelta(seconds=job.grace_sec)
+                assert outcome == ("superseded" if superseded else "fire" if in_grace else "grace")
+            armed, more = done.rearm, done.more
+        assert armed is not None
+        assert armed + delay > now
+    expected = schedule.upcoming(job, job_id, job.starts_at - TICK, len(decided) + 1)
+    assert [at for at, _ in decided] == expected[:-1]
+    assert armed == expected[-1]

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.debian import skip_without_package
-from tests.support.postgres import open_folder, start_postgres
+from tests.support.postgres import open_folder, start_postgres, sweep_folders
+
+pytest_plugins = ("tests.support.database", "tests.support.servers")
 
 URL = "NOONDAY_TEST_DATABASE_URL"
 WITHOUT_SERVER = ("domain", "embedded")  # folders whose tests do not ask for `postgres_url`
@@ -24,7 +26,10 @@ started = ExitStack()
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
-    if hasattr(config, "workerinput") or URL in os.environ or not _needs_server(config):
+    if hasattr(config, "workerinput"):
+        return
+    sweep_folders()
+    if URL in os.environ or not _needs_server(config):
         return
     folder = started.enter_context(open_folder())
     server = start_postgres(folder, int(os.environ.get("NOONDAY_TEST_POSTGRES", "18")))

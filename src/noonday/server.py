@@ -1,7 +1,7 @@
 """The composition root: the one place where parts are built, started and stopped.
 
-``ROLES`` says what each process consists of. A role runs until it is told to stop (SIGTERM,
-SIGINT, or the end of its standard input when a supervisor started it) and then leaves in order.
+``ROLES`` says what each kind of process consists of. A process runs until SIGTERM or SIGINT (or,
+when a supervisor started it, until its standard input ends) and then stops its parts in order.
 """
 
 from __future__ import annotations
@@ -9,30 +9,370 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import structlog
-import uuid_utils.compat
 import uvloop
 
-from noonday import __version__
-from noonday.api.admin_port import create_admin_app
+from noonday import __version__, listening
+from noonday.api import admin_port
 from noonday.api.app import create_app
 from noonday.api.context import AppContext
+from noonday.domain.errors import NoondayError, StoreUnavailable
 from noonday.domain.model import HttpTarget
+from noonday.domain.roles import Role
 from noonday.executors.http import HttpExecutor
-from noonday.http_server import HttpServer, serve
-from noonday.loops import Loop, janitor, reaper, retries, scheduler, worker
+from noonday.loops import Loop
+from noonday.loops.janitor import Janitor
+from noonday.loops.reaper import Reaper
+from noonday.loops.retries import Retries
+from noonday.loops.scheduler import Scheduler
+from noonday.loops.worker import Worker
 from noonday.settings import Settings
-from noonday.store import Store, migrate as migrations, workers
+from noonday.store import Store, api_keys, audit, gauges, migrate, tenants, workers
 from noonday.store.blobs import LocalBlobs
-from noonday.store.gauges import QueueGauges
-from noonday.store.secretbox import SecretBox
+from noonday.store.connections import host_name
+from noonday.store.secretbox import SecretBox, create_key_file, read_key_file
 from noonday.store.signing import SigningKeys
 from noonday.store.wakeups import RUNS, TIMERS, Wakeups
-from noonday.telemetry import Metrics, configure_logs
+from noonday.telemetry import Depth, Metrics, configure_logs
+
+WAIT_FOR_DATABASE_SEC: Final = 30.0
+GAUGES_SEC: Final = 5.0
+REPORT_SEC: Final = 2.0
+
+log = structlog.get_logger()
+
+
+@dataclass
+class Node:
+    """What every process has, whatever its role."""
+
+    role: str
+    settings: Settings
+    id: UUID
+    name: str
+    store: Store
+    metrics: Metrics
+    wakeups: Wakeups
+    unsafe: list[str]
+    stack: AsyncExitStack
+    api_socket: socket.socket | None
+    loops: list[Loop] = field(default_factory=list)
+
+    def loop(self, name: str, tick: Callable[[], Awaitable[int]], **how: object) -> Loop:
+        """A loop that starts now and, when the process stops, ends after its tick."""
+        loop = Loop(name, tick, self.metrics, **how)  # type: ignore[arg-type]
+        self.loops.append(loop)
+        self.stack.push_async_callback(loop.finish)
+        loop.start()
+        return loop
+
+    async def checks(self) -> dict[str, str | None]:
+        """What readiness consists of: None is well, text says what is wrong."""
+        found: dict[str, str | None] = {"database": None}
+        try:
+            async with asyncio.timeout(2.0), self.store.transaction() as tx:
+                await tx.value("SELECT 1")
+        except (StoreUnavailable, TimeoutError) as error:
+            found["database"] = str(error) or "no answer"
+        for loop in self.loops:
+            found[f"loop {loop.name}"] = None if loop.is_ticking() else "has not ticked lately"
+        return found
+
+
+# --- what each role consists of ---------------------------------------------------------------
+
+
+async def api(node: Node) -> None:
+    """HTTP in."""
+    settings = node.settings
+    node.loop("report", _reporter(node), pause_sec=REPORT_SEC, steady=True)
+    blobs = LocalBlobs(settings.blobs_folder)
+    node.stack.callback(blobs.close)
+    context = AppContext(
+        store=node.store,
+        blobs=blobs,
+        secretbox=read_key_file(settings.secret_key_path),
+        wakeups=node.wakeups,
+        metrics=node.metrics,
+        allow_private_targets=settings.allow_private_targets,
+        allowed_ports=settings.allowed_ports,
+        blobs_shared=settings.blobs_shared,
+    )
+    listener = node.api_socket or listening.bind(settings.host, settings.port)
+    app = create_app(context)
+    address = await node.stack.enter_async_context(listening.serving(app, listener))
+    log.info("api.listening", address=address)
+
+
+async def scheduler(node: Node) -> None:
+    """Timers become runs; retries, expired leases and old partitions are looked after."""
+    settings, store, metrics = node.settings, node.store, node.metrics
+    part = Scheduler(store, node.id, node.name, metrics, node.wakeups)
+    await part.keep_shards()
+    node.stack.push_async_callback(_leave, part.leave)
+    node.loop("shards", part.keep_shards, pause_sec=2.0, steady=True)
+    tick = node.loop("scheduler", part.tick, sleep_for=part.sleep_for)
+    node.wakeups.on(TIMERS, tick.wake)
+    node.loop("scheduler sweep", part.sweep, pause_sec=10.0, steady=True)
+    retries = Retries(store, node.wakeups)
+    node.loop("retries", retries.tick, sleep_for=retries.sleep_for)
+    reaper = Reaper(store, settings.lanes, metrics, node.wakeups)
+    node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
+    blobs = LocalBlobs(settings.blobs_folder)
+    node.stack.callback(blobs.close)
+    janitor = Janitor(store, blobs, settings.retention, leads=lambda: 0 in part.epochs)
+    node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True)
+    node.loop("gauges", _gauges(node), pause_sec=GAUGES_SEC, steady=True)
+
+
+async def worker(node: Node) -> None:
+    """Runs are claimed, carried out and settled."""
+    settings = node.settings
+    blobs = LocalBlobs(settings.blobs_folder)
+    node.stack.callback(blobs.close)
+    executor = HttpExecutor(
+        allow_private=settings.allow_private_targets,
+        ports=settings.allowed_ports or None,
+        limit=settings.worker_slots,
+    )
+    await executor.open()
+    node.stack.push_async_callback(executor.close)
+    beats = await _open_store(node.settings, size=1, name="noonday heartbeats")
+    node.stack.push_async_callback(beats.close)
+    part = Worker(
+        node.store,
+        beats,
+        node.id,
+        node.name,
+        executors={HttpTarget: executor},
+        blobs=blobs,
+        keys=SigningKeys(node.store, read_key_file(settings.secret_key_path)),
+        metrics=node.metrics,
+        slots=settings.worker_slots,
+        lanes=settings.lanes,
+    )
+    # Stopped from the last to the first: nothing is claimed any more, what runs ends, what came
+    # of it is written, and only then do the heartbeats cease.
+    node.loop("heartbeat", part.beat, pause_sec=0.5, steady=True)
+    node.stack.push_async_callback(_leave, part.leave)
+    part.wake_settle = node.loop("settle", part.settle).wake
+    claims = node.loop("claim", part.tick)
+    part.wake_claim = claims.wake
+    node.wakeups.on(RUNS, claims.wake)
+    node.loop("claim sweep", part.sweep, pause_sec=10.0, steady=True)
+    node.stack.push_async_callback(part.stop, settings.worker_grace_sec)
+
+
+ROLES: Final[dict[str, Callable[[Node], Awaitable[None]]]] = {
+    "api": api,
+    "scheduler": scheduler,
+    "worker": worker,
+}
+
+
+# --- running one ------------------------------------------------------------------------------
+
+
+def run_role(
+    role: str,
+    settings: Settings,
+    *,
+    supervised: bool = False,
+    admin_socket: socket.socket | None = None,
+    api_socket: socket.socket | None = None,
+) -> int:
+    """Run one process of ``role`` until it is told to stop; its exit code.
+
+    A supervisor hands it the sockets to listen on; else they are made as the settings say.
+    """
+    configure_logs(settings.log_level, settings.log_format, role=role)
+    try:
+        return uvloop.run(_run(role, settings, supervised, admin_socket, api_socket))
+    except (NoondayError, OSError) as error:
+        log.error("process.failed", error=str(error))
+        return 1
+
+
+async def _run(
+    role: str,
+    settings: Settings,
+    supervised: bool,
+    admin_socket: socket.socket | None,
+    api_socket: socket.socket | None,
+) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if supervised:
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _on_input, stop)
+    async with AsyncExitStack() as stack:
+        admin = admin_socket or listening.bind(settings.host, settings.admin_port)
+        node = await _node(role, settings, stack, admin, api_socket)
+        await ROLES[role](node)
+        sender = asyncio.create_task(node.wakeups.run())
+        stack.callback(sender.cancel)
+        log.info("process.started", worker=str(node.id), version=__version__)
+        await stop.wait()
+        log.info("process.stopping")
+    log.info("process.stopped")
+    return 0
+
+
+def _on_input(stop: asyncio.Event) -> None:
+    """The supervisor never writes: readable means that it is gone."""
+    if not os.read(sys.stdin.fileno(), 4_096):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        stop.set()
+
+
+async def _node(
+    role: str,
+    settings: Settings,
+    stack: AsyncExitStack,
+    admin_socket: socket.socket,
+    api_socket: socket.socket | None,
+) -> Node:
+    store = await _open_store(settings, size=settings.pool_size, name=f"noonday {role}")
+    stack.push_async_callback(store.close)
+    allowed = settings.unsafe_database == "allow"
+    unsafe = await _until_there(lambda: migrate.check(store, allow_unsafe=allowed))
+    for warning in unsafe:
+        log.warning("database.unsafe", setting=warning)
+    metrics = Metrics(__version__)
+    name = settings.worker_name or f"{host_name()}-{os.getpid()}"
+    node = Node(
+        role, settings, uuid4(), name, store, metrics, Wakeups(store), unsafe, stack, api_socket
+    )
+    app = admin_port.create_admin_app(node.checks, metrics.render, unsafe)
+    address = await stack.enter_async_context(listening.serving(app, admin_socket))
+    log.info("admin.listening", address=address)
+    return node
+
+
+async def _until_there(check: Callable[[], Awaitable[list[str]]]) -> list[str]:
+    """Give a database that is just starting some time."""
+    until = asyncio.get_running_loop().time() + WAIT_FOR_DATABASE_SEC
+    while True:
+        try:
+            return await check()
+        except StoreUnavailable as error:
+            if asyncio.get_running_loop().time() > until:
+                raise
+            log.warning("database.unavailable", error=str(error))
+            await asyncio.sleep(0.5)
+
+
+async def _leave(leave: Callable[[], Awaitable[None]]) -> None:
+    """Go in order if the database is there; leases run out by themselves if it is not."""
+    try:
+        await leave()
+    except StoreUnavailable as error:
+        log.warning("leave.failed", error=str(error))
+
+
+def _reporter(node: Node) -> Callable[[], Awaitable[int]]:
+    async def report() -> int:
+        async with node.store.transaction() as tx:
+            await workers.report(tx, node.id, node.role, node.name)
+        return 0
+
+    node.stack.push_async_callback(_leave, lambda: _forget(node))
+    return report
+
+
+async def _forget(node: Node) -> None:
+    async with node.store.transaction() as tx:
+        await workers.gone(tx, node.id)
+
+
+def _gauges(node: Node) -> Callable[[], Awaitable[int]]:
+    async def read() -> int:
+        async with node.store.transaction() as tx:
+            rows = await gauges.lanes(tx)
+        node.metrics.lanes_stand_at(
+            {
+                row["lane"]: Depth(
+                    row["ready"], row["oldest_age_sec"], row["running"], row["past_lease"]
+                )
+                for row in rows
+            }
+        )
+        return 0
+
+    return read
+
+
+async def _open_store(settings: Settings, *, size: int, name: str) -> Store:
+    if settings.database_url is None:
+        raise StoreUnavailable("database_url is not set: `noonday up` starts an embedded Postgres")
+    return await Store.open(
+        settings.database_url,
+        size=size,
+        pgbouncer=settings.pgbouncer,
+        direct_dsn=settings.database_direct_url,
+        name=name,
+    )
+
+
+# --- once, before the first start -------------------------------------------------------------
+
+
+class InitResult(NamedTuple):
+    """What ``init`` made; ``token`` is None when an admin key was there already."""
+
+    token: str | None
+    tenant: str
+    key_file: str
+
+
+def migrate_database(settings: Settings) -> list[str]:
+    """Bring the database to this release; the names of the migrations that were applied."""
+    return uvloop.run(_migrate(settings))
+
+
+async def _migrate(settings: Settings) -> list[str]:
+    store = await _open_store(settings, size=1, name="noonday migrate")
+    try:
+        applied = await migrate.migrate(store)
+    finally:
+        await store.close()
+    return [f"{migration.number:04}_{migration.name}" for migration in applied]
+
+
+def init(settings: Settings, tenant: str = "default") -> InitResult:
+    """Migrate, make the key that seals secrets, a first tenant and a first admin key.
+
+    May be run again: what is there is left as it is.
+    """
+    return uvloop.run(_init(settings, tenant))
+
+
+async def _init(settings: Settings, tenant: str) -> InitResult:
+    await _migrate(settings)
+    path = settings.secret_key_path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        create_key_file(path)
+    box: SecretBox = read_key_file(path)
+    store = await _open_store(settings, size=1, name="noonday init")
+    try:
+        async with store.transaction() as tx:
+            made = await tenants.create(tx, box, tenant)
+            if made is None:
+                return InitResult(None, tenant, str(path))
+            tenant_id, _ = made
+            token = str(await api_keys.create(tx, tenant_id, Role.ADMIN, "first key"))
+            await audit.write(
+                tx, [audit.Entry(tenant_id, "noonday init", "tenant.create", "tenant", tenant)]
+            )
+    finally:
+        await store.close()
+    return InitResult(token, tenant, str(path))

@@ -137,6 +137,37 @@ class Settings(msgspec.Struct, frozen=True):
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
+class ClientFile(msgspec.Struct, frozen=True):
+    """What client commands on this machine use when nothing else is said: address and key."""
+
+    url: str | None = None
+    key: str | None = None
+
+
+def read_client_file(settings: Settings) -> ClientFile:
+    """What ``cli.json`` says; raises :class:`SettingsError` when it cannot be read."""
+    try:
+        return msgspec.json.decode(settings.cli_file.read_bytes(), type=ClientFile)
+    except FileNotFoundError:
+        return ClientFile()
+    except (OSError, msgspec.MsgspecError) as error:
+        raise SettingsError([f"{settings.cli_file}: cannot be read: {error}"]) from None
+
+
+def write_client_file(
+    settings: Settings, *, url: str | None = None, key: str | None = None
+) -> None:
+    """Change what is given in ``cli.json``, which only its owner may read."""
+    old = read_client_file(settings)
+    new = ClientFile(url or old.url, key or old.key)
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = settings.cli_file.with_suffix(f".{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(new))
+    temporary.replace(settings.cli_file)
+
+
 class _Given(NamedTuple):
     label: str  # how the person who gave it wrote its name
     value: object
@@ -219,10 +250,14 @@ def _is_foreign(variable: str, value: str) -> bool:
 
 def _from_options(options: Mapping[str, object]) -> dict[str, _Given]:
     return {
-        name: _Given(f"--{name.replace('_', '-')}", value, Path.cwd(), isinstance(value, str))
+        name: _Given(_option(name), value, Path.cwd(), isinstance(value, str))
         for name, value in options.items()
         if value is not None
     }
+
+
+def _option(name: str) -> str:
+    return f"--{name.removeprefix('worker_').removeprefix('api_').replace('_', '-')}"
 
 
 def _known(entries: dict[str, _Given], faults: list[str], complaint: str) -> dict[str, _Given]:

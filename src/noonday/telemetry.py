@@ -25,7 +25,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 # --- Logs -------------------------------------------------------------------------------------
 
-_EVERY_LINE: Final = {"at", "level", "event", "logger", "exception"}
+_EVERY_LINE: Final = {"at", "level", "event", "logger", "exception", "frames"}
 _WHO: Final = {"role", "worker", "host", "pid", "version", "address"}
 _WHAT: Final = {
     *("job_id", "run_id", "occurrence_at", "attempt", "lease_version", "tenant", "lane"),
@@ -127,7 +127,7 @@ def _tidy(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
         if value is None or isinstance(value, bool | int | float):
             continue
         text = value.isoformat() if isinstance(value, datetime) else str(value)
-        if name == "exception":
+        if name in ("exception", "frames"):
             line[name] = _UNPRINTABLE_BUT_LINES.sub(_escaped, text[-LONGEST_TRACEBACK:])
         else:
             line[name] = _UNPRINTABLE.sub(_escaped, text[:LONGEST_TEXT])

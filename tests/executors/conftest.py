@@ -1,10 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import pytest
-from noonday.executors.http import HttpExecutor
+import uvloop
 from tests.support.receivers import RecordingReceiver
+
+from noonday.executors.http import HttpExecutor
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run everything on both loops: they differ most where connections fail."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture

@@ -1,55 +1,50 @@
-"""A fresh database for a test, copied from a template that was migrated once."""
+"""A fresh database for a test, copied from a template that is migrated once per process."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit, urlunsplit
 
+import pytest
 from noonday.store import DirectConnection, Store
 from noonday.store.migrate import apply_role_settings, migrate
 
-SERVER_LOCK = 0x7E57
-"""Copying a template fails while anybody is connected to it, also another worker of the run."""
 
-
-def url_of(server_url: str, database: str) -> str:
-    """The URL of another database on the same server."""
-    return urlunsplit(urlsplit(server_url)._replace(path=f"/{database}"))
-
-
-async def migrated_template(server_url: str) -> str:
+@pytest.fixture(scope="session")
+def database_template(postgres_url: str) -> Iterator[str]:
     """The name of a database that holds this release's schema and nothing else."""
-    name = f"template_{secrets.token_hex(4)}"
-    await execute(server_url, f"CREATE DATABASE {name}")
-    store = await Store.open(url_of(server_url, name), size=1)
-    try:
-        await migrate(store)
-    finally:
-        await store.close()
-    return name
+    name = f"noonday_template_{secrets.token_hex(4)}"
+    asyncio.run(_make_template(postgres_url, name))
+    yield name
+    asyncio.run(execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)"))
 
 
-@asynccontextmanager
-async def copied(server_url: str, template: str) -> AsyncIterator[str]:
-    """The URL of a copy of ``template``, dropped afterwards."""
-    name = f"test_{secrets.token_hex(6)}"
-    await execute(server_url, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
-    url = url_of(server_url, name)
+@pytest.fixture
+async def database_url(postgres_url: str, database_template: str) -> AsyncIterator[str]:
+    """The URL of a fresh, migrated database, dropped after the test."""
+    name = f"noonday_test_{secrets.token_hex(6)}"
+    url = _url_of(postgres_url, name)
+    await execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {database_template}")
     try:
-        # Settings of a role in a database are not copied with it.
+        # What a role is set to in a database is not copied with it.
         async with direct(url) as connection:
             await apply_role_settings(connection)
         yield url
     finally:
-        await execute(server_url, f"DROP DATABASE {name} WITH (FORCE)")
+        await execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-async def execute(url: str, statement: str) -> None:
-    """Run one statement on a connection of its own."""
-    async with direct(url) as connection:
-        await connection.execute(statement)
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    """A store on a fresh, migrated database."""
+    opened = await Store.open(database_url, size=8)
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
 
 @asynccontextmanager
@@ -61,3 +56,22 @@ async def direct(url: str) -> AsyncIterator[DirectConnection]:
             yield connection
     finally:
         await store.close()
+
+
+async def execute(url: str, statement: str) -> None:
+    """Run one statement on a connection of its own, outside a transaction."""
+    async with direct(url) as connection:
+        await connection.execute(statement)
+
+
+async def _make_template(server_url: str, name: str) -> None:
+    await execute(server_url, f"CREATE DATABASE {name}")
+    store = await Store.open(_url_of(server_url, name), size=1)
+    try:
+        await migrate(store)
+    finally:
+        await store.close()
+
+
+def _url_of(server_url: str, database: str) -> str:
+    return urlunsplit(urlsplit(server_url)._replace(path=f"/{database}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +15,7 @@ from noonday.embedded import EmbeddedPostgres, PgBinaries, find_binaries
 WHEEL_MAJOR = 18
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 << 30
+PREFIX = "noonday-test-"
 
 
 def binaries_of(major: int) -> PgBinaries:
@@ -37,12 +39,21 @@ def open_folder(*, on_disk: bool = False) -> Iterator[Path]:
     """
     in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES
     parent = MEMORY if in_memory and not on_disk else None
-    folder = Path(tempfile.mkdtemp(prefix="noonday-test-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
     folder.chmod(0o755)
     try:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+def sweep_folders() -> None:
+    """Remove what runs of the tests that were killed have left behind."""
+    for parent in (MEMORY, Path(tempfile.gettempdir())):
+        for folder in parent.glob(f"{PREFIX}*"):
+            pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+            if pid.isdigit() and not Path("/proc", pid).exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def psql(url: str, sql: str) -> str:

@@ -113,7 +113,10 @@ class RecordingReceiver:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
     ) -> None:
         self._server.close()
         for task in self._serving:
@@ -222,7 +225,9 @@ async def _read(reader: asyncio.StreamReader) -> Received:
     head = await reader.readuntil(b"\r\n\r\n")
     start, *lines = head.decode("latin-1").split("\r\n")[:-2]
     method, path, _ = start.split(" ")
-    pairs = tuple((name, value.strip()) for name, _, value in (line.partition(":") for line in lines))
+    pairs = tuple(
+        (name, value.strip()) for name, _, value in (line.partition(":") for line in lines)
+    )
     length = next((int(value) for name, value in pairs if name.lower() == "content-length"), 0)
     body = await reader.readexactly(length)
     return Received(time.time(), method, path, pairs, body, head)

@@ -26,9 +26,13 @@ Stamp = Annotated[
 ]
 
 
+def _note(description: str) -> Meta:
+    return Meta(description=description)
+
+
 def stamp(at: datetime) -> str:
     """An aware instant as the API writes it: ``2027-03-28T01:00:00.000Z``."""
-    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+    return f"{at.astimezone(UTC).isoformat(timespec='milliseconds')[:23]}Z"
 
 
 def maybe(at: datetime | None) -> str | None:
@@ -124,19 +128,16 @@ def target_document(target: HttpTarget, secret_headers: list[str]) -> TargetDocu
     )
 
 
-JobStatus = Literal[
-    "PENDING", "RUNNING", "COMPLETE", "FAILED", "PAUSED", "SUSPENDED", "CANCELLED"
-]
+JobStatus = Literal["PENDING", "RUNNING", "COMPLETE", "FAILED", "PAUSED", "SUSPENDED", "CANCELLED"]
 
 
 class JobDocument(msgspec.Struct, frozen=True):
     """A job: what was asked for, with all defaults, and how it stands."""
 
-    id: str
+    id: Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
     name: str
     status: JobStatus
-    state_reason: str | None
-    """Why it is paused, suspended or cancelled."""
+    state_reason: Annotated[str | None, _note("Why it is paused, suspended or cancelled.")]
     schedule: ScheduleDocument
     target: TargetDocument
     priority: int
@@ -149,17 +150,14 @@ class JobDocument(msgspec.Struct, frozen=True):
     version: int
     created_at: Stamp
     created_by: str
-    next_run_at: Stamp | None
-    next_fires: list[Stamp]
-    attempts: int
-    """Of its run that is unfinished, or ended last."""
-    last_error: str | None
+    next_run_at: Annotated[Stamp | None, _note("When it runs next, jitter and retries included.")]
+    next_fires: Annotated[list[Stamp], _note("The next nominal times of its schedule, up to five.")]
+    attempts: Annotated[int, _note("At its latest run.")]
+    last_error: Annotated[str | None, _note("Of the latest attempt that failed at that run.")]
     on_unknown: Literal["retry"] = "retry"
     cancel_url: None = None
     after: list[str] = []
     concurrency_key: None = None
-    deduplicated: bool = False
-    """True in the replayed answer to a request that had been carried out before."""
 
 
 class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -191,8 +189,7 @@ class RunDocument(msgspec.Struct, frozen=True):
     id: str
     job_id: str
     kind: Literal["schedule", "trigger", "backfill"]
-    state: str
-    """READY, RUNNING or RETRYING; at the end the ledger's outcome."""
+    state: Annotated[str, _note("READY, RUNNING, RETRYING; at the end the ledger's outcome.")]
     occurrence_at: Stamp
     due_at: Stamp
     attempt: int
@@ -203,7 +200,7 @@ class RunDocument(msgspec.Struct, frozen=True):
     leased_at: Stamp | None
     locked_until: Stamp | None
     retry_at: Stamp | None
-    hold: str | None
+    hold: Annotated[str | None, _note("What keeps a READY run from being claimed.")]
     reason: str | None
     ended_at: Stamp | None
 
@@ -221,8 +218,7 @@ class ExecutionDocument(msgspec.Struct, frozen=True):
     duration_ms: int | None
     http_status: int | None
     error: str | None
-    unknown: bool
-    """The receiver may have done the work although no answer was seen."""
+    unknown: Annotated[bool, _note("The receiver may have done it, though no answer was seen.")]
     retry_at: Stamp | None
 
 
@@ -234,8 +230,7 @@ class OccurrenceDocument(msgspec.Struct, frozen=True):
     occurrence_at: Stamp
     due_at: Stamp
     materialized_at: Stamp
-    late_ms: int
-    """From due to materialized."""
+    late_ms: Annotated[int, _note("From due to materialized.")]
     outcome: str | None
     reason: str | None
     blocking_run: str | None
@@ -246,8 +241,7 @@ class OccurrenceDocument(msgspec.Struct, frozen=True):
 class DeadLetterDocument(msgspec.Struct, frozen=True):
     """A run that will not be tried again by itself."""
 
-    id: str
-    """The run's id."""
+    id: Annotated[str, _note("The run's id.")]
     job_id: str
     reason: str
     http_status: int | None

@@ -79,8 +79,14 @@ def invalid(faults: Sequence[Fault]) -> Problem:
     """A body with faults: 400 if it cannot be read as JSON, else 422 with every fault in it."""
     if faults[0].code in MALFORMED:
         return Problem(400, faults[0].code, f"The body {faults[0].detail}.", errors=faults)
-    fields = "one fault" if len(faults) == 1 else f"{len(faults)} faults"
-    return Problem(422, "invalid", f"The request has {fields}; see errors.", errors=faults)
+    later = all(fault.code == "not_supported" for fault in faults)
+    count = "one fault" if len(faults) == 1 else f"{len(faults)} faults"
+    return Problem(
+        422,
+        "not_supported" if later else "invalid",
+        f"The body has {count}; see errors.",
+        errors=faults,
+    )
 
 
 def unauthorized(detail: str = "A valid API key is needed: Authorization: Bearer nd_…") -> Problem:
@@ -138,7 +144,9 @@ async def _on_refusal(request: Request, error: Exception) -> Response:
     refusal = cast("HTTPException", error)
     status = HTTPStatus(refusal.status_code)
     code = status.phrase.lower().replace(" ", "_")
-    problem = Problem(status, code, f"{status.description or status.phrase}.", headers=refusal.headers)
+    problem = Problem(
+        status, code, f"{status.description or status.phrase}.", headers=refusal.headers
+    )
     return respond(problem, request_id(request))
 
 

@@ -70,7 +70,10 @@ IDEMPOTENCY_KEY: Final = Parameter(
     {"type": "string", "minLength": 1, "maxLength": 255},
 )
 LOCATION: Final = Parameter(
-    "Location", "header", "Where the thing that was made is found.", {"type": "string", "format": "uri-reference"}
+    "Location",
+    "header",
+    "Where the thing that was made is found.",
+    {"type": "string", "format": "uri-reference"},
 )
 REPLAYED: Final = Parameter(
     "Idempotent-Replayed",
@@ -80,7 +83,10 @@ REPLAYED: Final = Parameter(
 )
 ETAG: Final = Parameter("ETag", "header", 'The version, as in `"v3"`.')
 LIMIT: Final = Parameter(
-    "limit", "query", "Items on a page.", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50}
+    "limit",
+    "query",
+    "Items on a page.",
+    {"type": "integer", "minimum": 1, "maximum": 200, "default": 50},
 )
 CURSOR: Final = Parameter(
     "cursor",

@@ -1,1 +1,226 @@
-"""stub"""
+"""Requests, read: each body becomes a value that can be carried out, or a list of its faults."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, Raw
+
+from noonday.api.checks import carries_credentials, check_job, duration
+from noonday.api.reading import Fault, Faults, read, read_quickly, read_slowly
+from noonday.api.wire import CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
+from noonday.domain.model import Cron, HttpTarget, Interval, Once, RetryPolicy, Schedule
+from noonday.domain.target import WEB_PORTS, Endpoint
+
+MOST_JOBS: Final = 1_000
+"""Of one batch."""
+
+
+class JobRequest(msgspec.Struct, frozen=True):
+    """A job to create: sound, with every default in its place."""
+
+    name: str
+    schedule_type: str
+    target: HttpTarget
+    """Without the headers that carry credentials."""
+    target_host: str
+    secret_headers: dict[str, str]
+    payload: bytes
+    """To be sent as it is; empty if none was given."""
+    content_type: str
+    priority: int
+    lane: str
+    lease_sec: int
+    retry_policy: RetryPolicy
+    labels: dict[str, str]
+    wanted: ScheduleBody
+
+    def schedule(self, now: datetime) -> Schedule:
+        """The schedule of a job that is created at ``now``, the database's time.
+
+        Every job has the same id to a draw by ``H`` when its body is read, so a schedule may
+        still turn out, by ``domain.schedule.first``, not to occur for the id it is given.
+        """
+        match self.wanted:
+            case OnceBody() as once:
+                return Once(_run_at(once, now), once.jitter_sec, once.grace_sec)
+            case CronBody() as body:
+                return Cron(
+                    body.cron,
+                    body.timezone,
+                    body.jitter_sec,
+                    body.misfire,
+                    body.overlap,
+                    body.grace_sec,
+                    body.dst_gap,
+                    body.dst_fold,
+                    body.starts_at,
+                )
+            case IntervalBody() as body:
+                return Interval(
+                    body.interval_sec,
+                    body.starts_at or now,
+                    body.jitter_sec,
+                    body.misfire,
+                    body.overlap,
+                    body.grace_sec,
+                )
+
+
+def _run_at(once: OnceBody, now: datetime) -> datetime:
+    if once.run_at is not None:
+        return once.run_at
+    delay = None if once.delay is None else duration(once.delay)
+    return now if delay is None else now + delay
+
+
+def read_job(
+    document: bytes, *, allow_private: bool, ports: Collection[int] | None = WEB_PORTS
+) -> JobRequest | list[Fault]:
+    """A job to create, or everything that is wrong with it. Raises nothing.
+
+    ``allow_private`` and ``ports`` (None: any) say which targets may be called.
+    """
+    faults = Faults()
+    body = read_quickly(document, JobBody)
+    if body is None:
+        body = read_slowly(document, JobBody, faults)
+    endpoint = check_job(body, faults, allow_private=allow_private, ports=ports)
+    if endpoint is None or faults:
+        return faults.all()
+    return _request(body, endpoint)
+
+
+def _request(body: JobBody, endpoint: Endpoint) -> JobRequest:
+    headers, secrets = _split(body.target.headers)
+    target = body.target
+    policy = body.retry_policy
+    content_type, payload = _payload(body)
+    return JobRequest(
+        name=body.name,
+        schedule_type=str(body.schedule.__struct_config__.tag),
+        target=HttpTarget(target.url, target.method, headers, target.timeout_sec),
+        target_host=endpoint.host,
+        secret_headers=secrets,
+        payload=payload,
+        content_type=content_type,
+        priority=body.priority,
+        lane=body.lane,
+        lease_sec=body.lease_sec,
+        retry_policy=RetryPolicy(
+            policy.max_attempts, policy.base_sec, policy.factor, policy.cap_sec, policy.max_age_sec
+        ),
+        labels=body.labels,
+        wanted=body.schedule,
+    )
+
+
+def _split(headers: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    secrets = {name: value for name, value in headers.items() if carries_credentials(name)}
+    return {name: headers[name] for name in headers if name not in secrets}, secrets
+
+
+def _payload(body: JobBody) -> tuple[str, bytes]:
+    if body.payload_base64 is not UNSET:
+        given = "application/octet-stream" if body.content_type is UNSET else body.content_type
+        return given, body.payload_base64
+    return "application/json", b"" if body.payload is UNSET else bytes(body.payload)
+
+
+# --- Batches ----------------------------------------------------------------------------------
+
+# In a pattern `$` alone lets a line feed follow, to Python though not to ECMA 262.
+_Key = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=255,
+        pattern=r"^[!-~]+(?!\n)$",
+        description="As the header Idempotency-Key of a single job: visible ASCII.",
+        examples=["a1"],
+    ),
+]
+
+
+class BatchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One job of a batch, with a key of its own."""
+
+    job: Annotated[Raw, Meta(description="A job as for POST /v1/jobs.", examples=[Raw(b"{}")])]
+    idempotency_key: _Key | None = None
+
+
+class BatchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Up to 1,000 jobs at once."""
+
+    jobs: Annotated[list[BatchEntry], Meta(min_length=1, max_length=MOST_JOBS)]
+    atomic: Annotated[bool, Meta(description="All of the jobs, or none.")] = False
+
+
+class Item(NamedTuple):
+    """One job of a batch. The pointers of its faults begin at the job."""
+
+    idempotency_key: str | None
+    raw: bytes
+    job: JobRequest | list[Fault]
+
+
+class Batch(NamedTuple):
+    """Jobs to create together."""
+
+    atomic: bool
+    items: list[Item]
+
+
+def read_batch(
+    document: bytes, *, allow_private: bool, ports: Collection[int] | None = WEB_PORTS
+) -> Batch | list[Fault]:
+    """A batch whose jobs are good or bad one by one; or what is wrong with the batch itself."""
+    body = read(document, BatchBody)
+    if isinstance(body, list):
+        return body
+    items = []
+    for entry in body.jobs:
+        raw = bytes(entry.job)
+        job = read_job(raw, allow_private=allow_private, ports=ports)
+        items.append(Item(entry.idempotency_key, raw, job))
+    return Batch(body.atomic, items)
+
+
+# --- Small requests, for ``read`` -------------------------------------------------------------
+
+
+class TriggerBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Run a job now, beside its schedule."""
+
+    reason: Annotated[str, Meta(max_length=255, description="For the audit log.")] = ""
+
+
+class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tenant to create."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(?!\n)$",
+            description="Lower-case letters, digits and hyphens.",
+            examples=["payments"],
+        ),
+    ]
+    max_payload_bytes: Annotated[
+        int, Meta(ge=1, le=1_048_576, description="The largest payload of a job.")
+    ] = 1_048_576
+
+
+class ApiKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An API key to create."""
+
+    tenant: Annotated[str, Meta(max_length=63, description="Its tenant.", examples=["payments"])]
+    role: Annotated[
+        Literal["viewer", "submitter", "operator", "admin"],
+        Meta(description="What it may do.", examples=["submitter"]),
+    ]
+    name: Annotated[str, Meta(max_length=255, description="For people.")] = ""
+    expires_at: Annotated[datetime, Meta(tz=True)] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -35,17 +36,24 @@ class Floors:
         return list(self._floors.items())
 
     def claimed(
-        self, lowest: dict[int, datetime], clock: datetime, *, everything: bool
+        self,
+        used: Sequence[tuple[int, datetime]],
+        lowest: Mapping[int, datetime],
+        clock: datetime,
+        *,
+        everything: bool,
     ) -> None:
-        """Raise floors after a claim.
+        """Raise floors after a claim that looked from ``used`` on.
 
         ``lowest`` has the lowest rank taken of each priority; ``everything`` says that the claim
         was not cut off by its limit, so that a priority without any has nothing below the clock.
+        A floor that was lowered while the claim was under way stays: the claim did not look there.
         """
         ceiling = clock - LATE_COMMIT
-        for priority, floor in self._floors.items():
-            rank = lowest.get(priority, ceiling if everything else floor)
-            self._floors[priority] = max(floor, min(rank, ceiling))
+        for priority, floor in used:
+            if self._floors[priority] == floor:
+                rank = lowest.get(priority, ceiling if everything else floor)
+                self._floors[priority] = max(floor, min(rank, ceiling))
 
     def lower(self, priority: int, rank: datetime) -> bool:
         """Take note of a READY run of this rank; True when it stood below the floor."""

@@ -40,8 +40,8 @@ class ServerLog:
 
     def keep_trimmed(self) -> None:
         """Trim in the background until ``release``."""
-        self._ended = threading.Event()
-        ended = self._ended
+        self.release()
+        ended = self._ended = threading.Event()
 
         def trim_until_ended() -> None:
             while not ended.wait(LOOK_EVERY_SEC):

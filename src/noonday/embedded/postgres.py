@@ -71,12 +71,15 @@ class EmbeddedPostgres:
             raise EmbeddedPostgresError("Postgres has to be started from the main thread")
         if self._process is not None and self._process.poll() is None:
             raise EmbeddedPostgresError(f"Postgres in {self._home} was started already")
-        _make(self._home)
-        self._ownership.acquire()
         try:
+            _make(self._home)
+            self._ownership.acquire()
             self._start_as_owner(deadline_sec)
-        except BaseException:
+        except BaseException as error:
             self.stop()
+            if isinstance(error, OSError):
+                detail = f"cannot run Postgres in {self._home}: {error}"
+                raise EmbeddedPostgresError(detail) from error
             raise
 
     def stop(self, *, deadline_sec: float = 60) -> None:
@@ -191,12 +194,9 @@ def _home(state_dir: Path) -> Path:
 
 
 def _make(home: Path) -> None:
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        # Root's too lets others pass: the server's account, to the parts that are its own.
-        home.chmod(0o711 if home.stat().st_uid == 0 else 0o700)
-    except OSError as error:
-        raise EmbeddedPostgresError(f"cannot keep a database in {home}: {error}") from error
+    home.mkdir(parents=True, exist_ok=True)
+    # Root's lets others pass: the server's account, to the parts that are its own.
+    home.chmod(0o711 if home.stat().st_uid == 0 else 0o700)
 
 
 def _dsn(home: Path, database: str) -> str:

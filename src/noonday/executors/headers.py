@@ -1,4 +1,4 @@
-"""What a request says about its attempt, and the customer's headers underneath."""
+"""What a request says about its attempt, over the headers that the customer adds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from noonday.domain.model import Attempt, Outcome, OutcomeKind
 from noonday.domain.target import header_fault, is_reserved, value_fault
 from noonday.executors.answers import clean
 
-_ALWAYS: Final = {
-    "Accept": "*/*",
-    "Accept-Encoding": "identity",
-    "User-Agent": f"Noonday/{__version__}",
-}
+_USER_AGENT: Final = f"Noonday/{__version__}"
 
 
 class Refused(Exception):
@@ -27,10 +23,14 @@ class Refused(Exception):
         self.outcome = Outcome(kind, error=clean(error))
 
 
-def describe(attempt: Attempt) -> dict[str, str]:
-    """Our own headers, all but the signatures: those are made when the request is sent."""
+def own_headers(attempt: Attempt) -> dict[str, str]:
+    """Our own headers, all but the signatures: those are made when the request is sent.
+
+    Raises:
+        Refused: the attempt has something to say that cannot stand in a header.
+    """
     run_id = str(attempt.run)
-    described = {
+    own = {
         "X-Job-Id": str(attempt.run.job_id),
         "X-Run-Id": run_id,
         "X-Occurrence": occurrence_text(attempt.run.occurrence_at),
@@ -38,12 +38,13 @@ def describe(attempt: Attempt) -> dict[str, str]:
         "X-Lease-Version": str(attempt.lease_version),
         "Idempotency-Key": run_id,
         "webhook-id": run_id,
+        "User-Agent": _USER_AGENT,
     }
     if attempt.traceparent is not None:
-        described["traceparent"] = attempt.traceparent
+        own["traceparent"] = _checked("traceparent", attempt.traceparent)
     if attempt.body or attempt.target.method not in ("GET", "DELETE"):
-        described["Content-Type"] = attempt.content_type
-    return described
+        own["Content-Type"] = _checked("Content-Type", attempt.content_type)
+    return own
 
 
 def occurrence_text(at: datetime) -> str:
@@ -52,21 +53,23 @@ def occurrence_text(at: datetime) -> str:
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
 
 
-def merge(attempt: Attempt, described: dict[str, str]) -> CIMultiDict[str]:
-    """The customer's headers with ours laid over them, whatever the case of the names.
+def customer_headers(attempt: Attempt) -> CIMultiDict[str]:
+    """What the customer adds. Names that are ours are left out: ours win in any case.
 
     Raises:
         Refused: a header cannot be sent; the text holds its name, never its value.
     """
-    for name in ("Content-Type", "traceparent"):
-        if fault := value_fault(described.get(name, "")):
-            raise Refused(OutcomeKind.BAD_PAYLOAD, f"the header {name} {fault}")
-    headers: CIMultiDict[str] = CIMultiDict(_ALWAYS)
+    headers: CIMultiDict[str] = CIMultiDict({"Accept-Encoding": "identity"})
     for name, value in attempt.headers.items():
         if is_reserved(name):
             continue
         if fault := header_fault(name, value):
             raise Refused(OutcomeKind.BAD_PAYLOAD, f"the header {name} {fault}")
         headers[name] = value
-    headers.update(described)
     return headers
+
+
+def _checked(name: str, value: str) -> str:
+    if fault := value_fault(value):
+        raise Refused(OutcomeKind.BAD_PAYLOAD, f"the header {name} {fault}")
+    return value

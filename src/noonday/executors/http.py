@@ -19,7 +19,7 @@ from noonday.domain.model import Attempt, Outcome, OutcomeKind
 from noonday.domain.target import WEB_PORTS, forbidden, parse_url
 from noonday.executors.addresses import GetAddrInfo, Resolver
 from noonday.executors.answers import answered, crashed, failed, timed_out
-from noonday.executors.headers import Refused, describe, merge
+from noonday.executors.headers import Refused, customer_headers, own_headers
 from noonday.executors.sending import Sent
 from noonday.executors.wire import SENDING, Connector, Sending, new_session
 
@@ -99,10 +99,11 @@ class HttpExecutor:
             return crashed(error, maybe_sent=sent.maybe)
 
     async def _call(self, attempt: Attempt, sent: Sent) -> Outcome:
+        if not attempt.secrets:
+            raise Refused(OutcomeKind.BAD_PAYLOAD, "there is no secret to sign with")
         place = self._place(attempt.target.url)
-        described = describe(attempt)
-        headers = merge(attempt, described)
-        SENDING.set(Sending(attempt, described, sent))
+        headers = customer_headers(attempt)
+        SENDING.set(Sending(attempt, own_headers(attempt), sent))
         answer: Outcome | None = None
         try:
             async with asyncio.timeout(attempt.target.timeout_sec) as deadline:

@@ -9,7 +9,7 @@ import hmac
 from noonday.domain.model import Attempt
 
 
-def sign(attempt: Attempt, described: dict[str, str], timestamp: int) -> dict[str, str]:
+def sign(attempt: Attempt, own: dict[str, str], timestamp: int) -> dict[str, str]:
     """The headers that sign one sending, with a signature for each of the tenant's secrets.
 
     ``webhook-signature`` follows Standard Webhooks 1.0: it covers id, timestamp and body.
@@ -18,20 +18,20 @@ def sign(attempt: Attempt, described: dict[str, str], timestamp: int) -> dict[st
 
     Args:
         attempt: Gives the secrets, and exactly the bytes that are sent.
-        described: The headers that say what is signed, just as they are sent.
+        own: The headers that say what is signed, just as they are sent.
         timestamp: Now, in seconds since 1970.
     """
-    run_id = described["X-Run-Id"]
+    run_id = own["X-Run-Id"]
     digest = hashlib.sha256(attempt.body).hexdigest()
     fenced = (
-        f"{timestamp}.{run_id}.{described['X-Attempt']}.{described['X-Lease-Version']}"
-        f".{described['X-Occurrence']}.{digest}"
+        f"{timestamp}.{run_id}.{own['X-Attempt']}.{own['X-Lease-Version']}"
+        f".{own['X-Occurrence']}.{digest}"
     ).encode()
     content = f"{run_id}.{timestamp}.".encode() + attempt.body
-    own = (f"v1={hmac.digest(key, fenced, 'sha256').hex()}" for key in attempt.secrets)
+    fences = (f"v1={hmac.digest(key, fenced, 'sha256').hex()}" for key in attempt.secrets)
     standard = (f"v1,{_base64(hmac.digest(key, content, 'sha256'))}" for key in attempt.secrets)
     return {
-        "X-Scheduler-Signature": ",".join((f"t={timestamp}", *own)),
+        "X-Scheduler-Signature": ",".join((f"t={timestamp}", *fences)),
         "webhook-timestamp": str(timestamp),
         "webhook-signature": " ".join(standard),
     }

@@ -26,20 +26,24 @@ KEEPALIVE_SEC: Final = 4.0
 class Sending:
     """One attempt on its way, as its request needs to know it."""
 
-    __slots__ = ("_sent", "_sign")
+    __slots__ = ("_headers", "_sent")
 
-    def __init__(self, attempt: Attempt, described: dict[str, str], sent: Sent) -> None:
+    def __init__(self, attempt: Attempt, own: dict[str, str], sent: Sent) -> None:
+        self._headers: Callable[[int], dict[str, str]] | None = partial(_signed, attempt, own)
         self._sent = sent
-        self._sign: Callable[[int], dict[str, str]] | None = partial(sign, attempt, described)
 
     def begin(self) -> dict[str, str]:
-        """Call once, just before the first byte may leave: gives the signatures as of now."""
+        """Call once, just before the first byte may leave: gives our headers, signed as of now."""
         # Connections outlive attempts and keep the context they were made in: hold on to nothing.
-        sign_at, self._sign = self._sign, None
-        if sign_at is None:
+        headers_at, self._headers = self._headers, None
+        if headers_at is None:
             raise RuntimeError("an attempt is sent once")
         self._sent.maybe = True
-        return sign_at(int(time.time()))
+        return headers_at(int(time.time()))
+
+
+def _signed(attempt: Attempt, own: dict[str, str], timestamp: int) -> dict[str, str]:
+    return own | sign(attempt, own, timestamp)
 
 
 SENDING: Final[ContextVar[Sending]] = ContextVar("sending")

@@ -21,7 +21,7 @@ class Flight:
 
     __slots__ = (
         "asked", "decision", "extended", "held", "in_doubt", "lease", "lease_sec", "lost", "sent",
-        "spec", "task",
+        "settling", "spec", "task",
     )  # fmt: skip
 
     def __init__(
@@ -36,6 +36,7 @@ class Flight:
         self.sent = Sent()
         self.lost = False
         self.in_doubt = False
+        self.settling = False
         self.decision: Transition | None = None
         self.task: asyncio.Task[Outcome] | None = None
 
@@ -61,8 +62,11 @@ class Flight:
 
     def wants_heartbeat(self) -> bool:
         """Whether a third of the lease has passed. A landed attempt keeps its lease until it is
-        settled, which takes long only while the database is away."""
-        return not self.lost and time.monotonic() - self.extended > self.lease_sec / 3
+        settled; while that is under way its row is left alone, lest two batches of ours wait for
+        each other's rows in a circle."""
+        if self.lost or self.settling:
+            return False
+        return time.monotonic() - self.extended > self.lease_sec / 3
 
     def is_overdue(self) -> bool:
         """Whether the lease may be somebody else's soon, since no extension was confirmed."""

@@ -114,26 +114,28 @@ class Worker:
         return started
 
     async def _claim(self, lane: str, floors: Floors, limit: int) -> int:
-        asked = time.monotonic()
+        asked, used = time.monotonic(), floors.each()
         self._in_doubt = True
         async with self._store.transaction() as tx:
-            rows = await runs.claim(tx, lane, floors.each(), limit, AGEING_STEP, self.id)
-            self._clock = await tx.clock()
-        self._in_doubt = False
-        self._more = len(rows) == limit
-        self._note_ranks(lane, floors, rows)
-        for row in rows:
+            claimed = await runs.claim(tx, lane, used, limit, AGEING_STEP, self.id)
+            clock = await tx.clock()
+        # Not before the commit: by its time we look for what an unknown claim took.
+        self._clock, self._in_doubt = clock, False
+        self._more = not claimed.drained
+        lowest = self._note_ranks(lane, claimed.rows)
+        floors.claimed(used, lowest, clock, everything=claimed.drained)
+        for row in claimed.rows:
             self._start(row, asked)
-        return len(rows)
+        return len(claimed.rows)
 
-    def _note_ranks(self, lane: str, floors: Floors, rows: Sequence[Row]) -> None:
+    def _note_ranks(self, lane: str, rows: Sequence[Row]) -> dict[int, datetime]:
         lowest: dict[int, datetime] = {}
         for row in rows:
             priority, rank = row["priority"], row["rank"]
             lowest[priority] = min(rank, lowest.get(priority, rank))
             name = f"{lane}:{priority}"
             self._granted[name] = max(rank, self._granted.get(name, rank))
-        floors.claimed(lowest, self._clock, everything=not self._more)
+        return lowest
 
     async def _let_go_of_unknown(self) -> None:
         """The answer to a claim was lost: hand back what we hold without knowing of it."""
@@ -217,12 +219,14 @@ class Worker:
         if not batch:
             return 0
         items = [self._decide(flight, outcome) for flight, outcome in batch]
+        for flight, _ in batch:
+            flight.settling = True
         try:
             results = await batches.bisect(items, self._write)
-        except StoreUnavailable:
+        except BaseException:
             self._unsettled = batch + self._unsettled
             for flight, _ in batch:
-                flight.in_doubt = True
+                flight.settling, flight.in_doubt = False, True
             raise
         for (flight, _), item, result in zip(batch, items, results, strict=True):
             self._note(flight, item, result)
@@ -254,6 +258,7 @@ class Worker:
             log.error("settle.refused", run_id=str(flight.lease.run), error=str(result))
             if item.outcome.error is not None:
                 plain = msgspec.structs.replace(item.outcome, error=None)
+                flight.settling = False
                 self._unsettled.append((flight, plain))
                 return
         self._flights.pop(flight.held, None)

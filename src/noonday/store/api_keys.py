@@ -37,6 +37,11 @@ def parse(text: str) -> Token | None:
     return Token(head, secret) if 0 < len(head) <= 64 and head.isalnum() else None
 
 
+def id_of(text: str) -> str:
+    """The id of the key that a token belongs to."""
+    return text.removeprefix(_PREFIX).partition("_")[0]
+
+
 def matches(token: Token, secret_hash: bytes) -> bool:
     """Whether the token's secret is the one that was hashed, in constant time."""
     return hmac.compare_digest(_hash(token.secret), secret_hash)
@@ -50,13 +55,13 @@ VALUES ($1, $2, $3, $4, $5, coalesce($6, now()), $7)
 
 async def create(
     tx: Tx, tenant_id: int, role: Role, name: str, expires_at: datetime | None = None
-) -> Token:
-    """A new key; its token is known only now."""
+) -> str:
+    """A new key's token, which is known only now; :func:`id_of` tells its id."""
     token = Token(secrets.token_hex(8), secrets.token_urlsafe(32))
     await tx.execute(
         CREATE, token.key_id, tenant_id, role.word, name, _hash(token.secret), tx.now, expires_at
     )
-    return token
+    return str(token)
 
 
 FIND: Final = """

@@ -117,7 +117,7 @@ class LocalBlobs:
         """Make a folder that survives a power cut; its name lies in the one above it."""
         if folder in self._known and folder.is_dir():
             return
-        if folder != self._folder or not folder.parent.is_dir():
+        if folder.parent == self._folder or not folder.parent.is_dir():
             self._ensure(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
         _sync_folder(folder.parent)

@@ -31,7 +31,7 @@ SERVER_SETTINGS: Final = ("fsync", "full_page_writes")
 """With one of these off, a committed job can be lost."""
 
 
-class PlainConnection(asyncpg.Connection):
+class PlainConnection(asyncpg.Connection):  # type: ignore[misc]
     """A connection that is given back as it is: nothing of ours outlives a transaction."""
 
     __slots__ = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from noonday.store import Tx, columns, locks
@@ -30,6 +31,44 @@ class KeyId(NamedTuple):
         return locks.hashed(self.tenant_id, self.route, self.key, fingerprint.hex())
 
 
+class Use(NamedTuple):
+    """A key with the request it is used for."""
+
+    id: KeyId
+    fingerprint: bytes
+
+
+class Grip(StrEnum):
+    """What came of reaching for a key."""
+
+    MINE = "mine"
+    """Nobody else executes under it until the transaction ends."""
+    SAME = "same"
+    """The same request is being executed, or reached for, elsewhere."""
+    OTHER = "other"
+    """Somebody else holds it, for another request."""
+
+
+# Never waits: a connection that waits is one that does not work. The holder has two locks, the
+# key's and the one of the key with its request, by which others see what it is doing.
+TAKE: Final = """
+SELECT CASE
+    WHEN pg_try_advisory_xact_lock(t.key) THEN
+        CASE WHEN pg_try_advisory_xact_lock(t.request) THEN 'mine' ELSE 'same' END
+    WHEN pg_try_advisory_xact_lock_shared(t.request) THEN 'other'
+    ELSE 'same' END AS grip
+FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS t(key, request, n) ORDER BY n
+"""
+
+
+async def take(tx: Tx, uses: Sequence[Use]) -> list[Grip]:
+    """Reach for keys, each at most once in a call."""
+    if not uses:
+        return []
+    keys = [(use.id.lock, use.id.lock_of(use.fingerprint)) for use in uses]
+    return [Grip(row["grip"]) for row in await tx.rows(TAKE, *columns(keys, 2))]
+
+
 class Stored(NamedTuple):
     """A key with the request it was used for and the answer that request got."""
 
@@ -40,10 +79,13 @@ class Stored(NamedTuple):
     body: bytes
 
 
+# Row by row on purpose: a plain join is planned as a hash over the whole table.
 FIND: Final = """
-SELECT k.key, k.tenant_id, k.route, k.fingerprint, k.status, k.location, k.body
-FROM unnest($1::text[], $2::int[], $3::text[]) AS w(key, tenant_id, route)
-JOIN idempotency_keys AS k USING (key, tenant_id, route)
+SELECT k.* FROM unnest($1::text[], $2::int[], $3::text[]) AS w(key, tenant_id, route)
+CROSS JOIN LATERAL (
+    SELECT key, tenant_id, route, fingerprint, status, location, body FROM idempotency_keys AS k
+    WHERE k.key = w.key AND k.tenant_id = w.tenant_id AND k.route = w.route LIMIT 1
+) AS k
 """
 
 

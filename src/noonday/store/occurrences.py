@@ -115,6 +115,15 @@ async def materialize(
     )  # fmt: skip
 
 
+CLOCK: Final = "SELECT coalesce($1, now()) AS now, starts_at FROM ledger_start"
+
+
+async def clock(tx: Tx) -> tuple[datetime, datetime]:
+    """The transaction's time, and the start of the ledger, below which nothing is opened."""
+    row = await tx.one(CLOCK, tx.now)
+    return row["now"], row["starts_at"]
+
+
 class Opening(NamedTuple):
     """An occurrence that starts at once, without a timer: posted due now, or triggered."""
 

@@ -67,9 +67,9 @@ WITH candidate AS MATERIALIZED (
         SELECT r.ctid AS row, r.rank FROM runs AS r
         WHERE r.lane = $1 AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
           AND r.state = 'READY'
-        ORDER BY r.rank LIMIT $4 * 2 + 16
+        ORDER BY r.rank LIMIT $8
     ) AS c
-    ORDER BY effective LIMIT $4 * 2 + 16
+    ORDER BY effective LIMIT $8
 ), picked AS MATERIALIZED (
     SELECT r.ctid AS row FROM candidate AS c JOIN runs AS r ON r.ctid = c.row
     WHERE r.state = 'READY' AND r.claimable
@@ -87,12 +87,22 @@ WITH candidate AS MATERIALIZED (
               r.payload_version, j.payload_version AS current_payload, j.lease_sec, j.spec,
               j.secret_headers, j.payload, j.payload_ref, j.content_type, j.traceparent
 )
-SELECT c.*, v.payload AS old_payload, v.payload_ref AS old_payload_ref,
+SELECT n.candidates, c.*, v.payload AS old_payload, v.payload_ref AS old_payload_ref,
        v.content_type AS old_content_type
-FROM claimed AS c
+FROM (SELECT count(*) AS candidates FROM candidate) AS n
+LEFT JOIN claimed AS c ON true
 LEFT JOIN payload_versions AS v ON c.payload_version <> c.current_payload
       AND v.job_id = c.job_id AND v.version = c.payload_version
 """
+
+
+class Claimed(NamedTuple):
+    """What a claim took."""
+
+    rows: list[Row]
+    drained: bool
+    """Whether every READY run it looked for is taken now. A claim that came away with little
+    because others were taking the same runs does not know that."""
 
 
 async def claim(
@@ -102,12 +112,17 @@ async def claim(
     limit: int,
     ageing: timedelta,
     worker_id: UUID,
-) -> list[Row]:
+) -> Claimed:
     """Take up to ``limit`` READY runs of a lane under a lease, with all that is needed to run them.
 
     ``floors`` gives a lower bound of rank for each priority to look at.
     """
-    return await tx.rows(CLAIM, lane, *columns(floors, 2), limit, ageing, worker_id, tx.now)
+    looked_at = limit * 2 + 16  # others take at the same time
+    rows = await tx.rows(
+        CLAIM, lane, *columns(floors, 2), limit, ageing, worker_id, tx.now, looked_at
+    )
+    taken = [row for row in rows if row["job_id"] is not None]
+    return Claimed(taken, len(taken) < limit and rows[0]["candidates"] < looked_at)
 
 
 # What a floor may be raised to: the lowest rank that is READY, but for each priority.

@@ -68,8 +68,7 @@ class SecretBox:
 
     def verify(self, mac: bytes, data: bytes, purpose: str) -> bool:
         """Whether ``mac`` was made for ``data`` with any of the keys."""
-        made = [_mac(key, data, purpose) for key in self._mac_keys]
-        return any([hmac.compare_digest(mac, own) for own in made])
+        return any(hmac.compare_digest(mac, _mac(key, data, purpose)) for key in self._mac_keys)
 
 
 def create_key_file(path: Path) -> None:

@@ -11,24 +11,27 @@ from noonday.store import Row, Tx
 from noonday.store.secretbox import SIGNING, SecretBox
 
 SECRET_BYTES: Final = 32
+MAX_PAYLOAD_BYTES: Final = 1_048_576
 OVERLAP: Final = timedelta(hours=24)
 """How long the secret before a rotation is still signed with."""
 
 NEXT_ID: Final = "SELECT nextval(pg_get_serial_sequence('tenants', 'id'))::int"
 CREATE: Final = """
-INSERT INTO tenants (id, name, signing_secrets, secrets_rotated_at, created_at)
+INSERT INTO tenants (id, name, signing_secrets, max_payload_bytes, secrets_rotated_at, created_at)
 OVERRIDING SYSTEM VALUE
-SELECT $1, $2, ARRAY[$3::bytea], now, now FROM coalesce($4, now()) AS now
+SELECT $1, $2, ARRAY[$3::bytea], $4, now, now FROM coalesce($5, now()) AS now
 ON CONFLICT (name) DO NOTHING
 """
 
 
-async def create(tx: Tx, box: SecretBox, name: str) -> tuple[int, bytes] | None:
+async def create(
+    tx: Tx, box: SecretBox, name: str, max_payload_bytes: int = MAX_PAYLOAD_BYTES
+) -> tuple[int, bytes] | None:
     """A new tenant's id and its signing secret; None when the name is taken."""
     tenant_id: int = await tx.value(NEXT_ID)
     secret = os.urandom(SECRET_BYTES)
     sealed = box.seal(secret, tenant_id, SIGNING)
-    made = await tx.execute(CREATE, tenant_id, name, sealed, tx.now)
+    made = await tx.execute(CREATE, tenant_id, name, sealed, max_payload_bytes, tx.now)
     return (tenant_id, secret) if made else None
 
 

@@ -1,0 +1,178 @@
+"""The application: every route on one screen, and the way of a request to its handler."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, cast
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as Path
+
+from noonday.api import admin, dlq, jobs, posting, public, runs
+from noonday.api.auth import Gate
+from noonday.api.commits import Commits
+from noonday.api.context import AppContext
+from noonday.api.documents import (
+    ApiKeyDocument,
+    AuditDocument,
+    BatchAnswer,
+    DeadLetterDocument,
+    ExecutionDocument,
+    JobDocument,
+    OccurrenceDocument,
+    Page,
+    RunDocument,
+    ShardDocument,
+    TenantDocument,
+    WorkerDocument,
+)
+from noonday.api.parameters import (
+    IF_NONE_MATCH,
+    JOB_FILTERS,
+    LETTER_FILTERS,
+    LINK,
+    PAGE,
+    TENANT,
+    TRACEPARENT,
+)
+from noonday.api.problems import HANDLERS, Problem
+from noonday.api.public import Description
+from noonday.api.queries import check_names
+from noonday.api.requests import Requests
+from noonday.api.routes import ETAG, IDEMPOTENCY_KEY, LOCATION, REPLAYED, Answer, Route
+from noonday.api.schemas import ApiKeyBody, BatchBody, TenantBody, TriggerBody
+from noonday.api.wire import JobBody
+from noonday.domain.roles import Role
+
+VIEWER, SUBMITTER, OPERATOR, ADMIN = Role
+
+_MADE: Final = (LOCATION, REPLAYED)
+_LISTED: Final = (LINK,)
+
+# fmt: off
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("POST", "/v1/jobs", "create_job", SUBMITTER, "Create a job", posting.create,
+          Answer(202, "The job is durable.", JobDocument, _MADE), JobBody,
+          (IDEMPOTENCY_KEY, TRACEPARENT), (409,)),
+    Route("POST", "/v1/jobs:batch", "create_jobs", SUBMITTER, "Create up to 1,000 jobs",
+          posting.create_batch, Answer(202, "Each result in order.", BatchAnswer), BatchBody,
+          (TRACEPARENT,), (409,)),
+    Route("GET", "/v1/jobs", "list_jobs", VIEWER, "List jobs, newest first", jobs.page,
+          Answer(200, "A page; a filtered one may be short.", Page[JobDocument], _LISTED), None,
+          (*JOB_FILTERS, *PAGE), (400,)),
+    Route("GET", "/v1/jobs/{id}", "get_job", VIEWER, "Show a job", jobs.get,
+          Answer(200, "The job.", JobDocument, (ETAG,)), None, (IF_NONE_MATCH,)),
+    Route("DELETE", "/v1/jobs/{id}", "cancel_job", SUBMITTER,
+          "Cancel what a job has left to run; a run that is under way goes on", jobs.cancel,
+          Answer(200, "As it stands now; one that had ended stays as it was.", JobDocument,
+                 (ETAG,))),
+    Route("POST", "/v1/jobs/{id}/trigger", "trigger_job", OPERATOR,
+          "Run a job now, beside its schedule", jobs.trigger,
+          Answer(202, "The run is durable.", RunDocument, _MADE), TriggerBody,
+          (IDEMPOTENCY_KEY,), (409,), body_optional=True),
+    Route("GET", "/v1/jobs/{id}/executions", "list_executions", VIEWER,
+          "List a job's attempts, newest first", runs.executions,
+          Answer(200, "A page.", Page[ExecutionDocument], _LISTED), None, PAGE, (400,)),
+    Route("GET", "/v1/jobs/{id}/occurrences", "list_occurrences", VIEWER,
+          "The ledger of a job, latest first", runs.ledger,
+          Answer(200, "A page.", Page[OccurrenceDocument], _LISTED), None, PAGE, (400,)),
+    Route("GET", "/v1/runs/{id}", "get_run", VIEWER, "Show a run", runs.get,
+          Answer(200, "The run, unfinished or ended.", RunDocument)),
+    Route("GET", "/v1/dlq", "list_dead_letters", VIEWER, "List dead letters, newest first",
+          dlq.page, Answer(200, "A page.", Page[DeadLetterDocument], _LISTED), None,
+          (*LETTER_FILTERS, *PAGE), (400,)),
+    Route("GET", "/v1/dlq/{id}", "get_dead_letter", VIEWER, "Show a dead letter", dlq.get,
+          Answer(200, "The dead letter.", DeadLetterDocument)),
+    Route("GET", "/v1/tenants", "list_tenants", ADMIN, "List tenants", admin.tenants_page,
+          Answer(200, "A page.", Page[TenantDocument], _LISTED), None, PAGE, (400,)),
+    Route("POST", "/v1/tenants", "create_tenant", ADMIN, "Create a tenant", admin.create_tenant,
+          Answer(201, "The tenant; its signing secret is shown once.", TenantDocument,
+                 (LOCATION,)), TenantBody, (), (409,)),
+    Route("GET", "/v1/tenants/{name}", "get_tenant", ADMIN, "Show a tenant", admin.tenant,
+          Answer(200, "The tenant.", TenantDocument)),
+    Route("POST", "/v1/tenants/{name}/signing-secret", "rotate_signing_secret", ADMIN,
+          "Make a new signing secret; the one before holds for 24 hours more",
+          admin.rotate_secret, Answer(200, "The secret is shown once.", TenantDocument)),
+    Route("GET", "/v1/api-keys", "list_api_keys", ADMIN, "List API keys", admin.api_keys_page,
+          Answer(200, "A page.", Page[ApiKeyDocument], _LISTED), None, (TENANT, *PAGE), (400,)),
+    Route("POST", "/v1/api-keys", "create_api_key", ADMIN, "Create an API key",
+          admin.create_api_key, Answer(201, "The key is shown once.", ApiKeyDocument),
+          ApiKeyBody),
+    Route("DELETE", "/v1/api-keys/{id}", "revoke_api_key", ADMIN, "Revoke an API key",
+          admin.revoke_api_key, Answer(200, "The key, revoked.", ApiKeyDocument)),
+    Route("GET", "/v1/workers", "list_workers", ADMIN, "List the service's processes",
+          admin.workers_list, Answer(200, "A page.", Page[WorkerDocument], _LISTED), None, PAGE,
+          (400,)),
+    Route("GET", "/v1/shards", "list_shards", ADMIN, "List shards and who owns them",
+          admin.shards_list, Answer(200, "A page.", Page[ShardDocument], _LISTED), None, PAGE,
+          (400,)),
+    Route("GET", "/v1/audit", "list_audit", ADMIN, "List changes, newest first",
+          admin.audit_page, Answer(200, "A page.", Page[AuditDocument], _LISTED), None, PAGE,
+          (400,)),
+    Route("GET", "/healthz", "healthz", None, "Whether this process answers", public.healthz,
+          Answer(200, "It does."), media_type="text/plain"),
+    Route("GET", "/openapi.json", "openapi", None, "This description", public.openapi,
+          Answer(200, "OpenAPI 3.1.", dict)),
+    Route("GET", "/docs", "docs", None, "This description, for people", public.docs,
+          Answer(200, "A page that needs nothing else."), media_type="text/html"),
+)
+# fmt: on
+
+
+def create_app(context: AppContext) -> Starlette:
+    """The HTTP API. It has nothing to start or stop: what it has taken, its requests wait for."""
+    app = Starlette(
+        routes=[_path(path, routes) for path, routes in _by_path().items()],
+        middleware=[Middleware(Requests, metrics=context.metrics)],
+        exception_handlers=HANDLERS,
+    )
+    app.router.redirect_slashes = False
+    app.state.context = context
+    app.state.description = Description(ROUTES)
+    app.state.gate = Gate(context.store)
+    app.state.commits = Commits(context)
+    return app
+
+
+def _by_path() -> dict[str, list[Route]]:
+    found: dict[str, list[Route]] = {}
+    for route in ROUTES:
+        found.setdefault(route.path, []).append(route)
+    return found
+
+
+def _path(path: str, routes: Sequence[Route]) -> Path:
+    """All methods of a path together, so that a 405 can name them all."""
+    endpoints = {route.method: _endpoint(route) for route in routes}
+    if "GET" in endpoints:
+        endpoints["HEAD"] = endpoints["GET"]
+
+    async def endpoint(request: Request) -> Response:
+        return await endpoints[request.method](request)
+
+    return Path(path, endpoint, methods=list(endpoints))
+
+
+def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
+    """A route's handler behind all that every route checks."""
+    takes_key = IDEMPOTENCY_KEY in route.parameters
+
+    async def endpoint(request: Request) -> Response:
+        request.state.route = route.path
+        if route.role is not None:
+            gate = cast("Gate", request.app.state.gate)
+            request.state.caller = await gate.admit(request, route.role)
+            if request.scope["query_string"]:
+                check_names(request, route)
+            if route.method == "POST" and not takes_key and "idempotency-key" in request.headers:
+                raise Problem(
+                    422,
+                    "not_supported",
+                    "This call takes no Idempotency-Key, so that a retry of it is not safe.",
+                )
+        return await route.handler(request)
+
+    return endpoint

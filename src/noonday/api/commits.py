@@ -1,0 +1,208 @@
+"""Shared commits: jobs that are POSTed at the same time are written by few transactions.
+
+What arrives while other transactions are under way is gathered for two milliseconds, up to 256
+jobs, and written together. Each job has its own result: one that the database refuses is taken
+out of its batch, one whose key is in other hands leaves it and comes back a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from noonday.api import creation
+from noonday.api.context import AppContext
+from noonday.api.creation import Created, Order, Result
+from noonday.api.keys import Answer, Busy, pauses, refusal
+from noonday.api.problems import Problem
+from noonday.api.reading import Fault
+from noonday.domain.errors import CommitUnknown, StoreUnavailable
+from noonday.store import ROW_FAULTS, batches
+
+LINGER_SEC: Final = 0.002
+MOST: Final = 256
+TRANSACTIONS: Final = 3
+MOST_OPEN: Final = 4_096
+"""Jobs that may wait for their commit; more are turned away, or waiting would outlast callers."""
+LOOK_UP_SEC: Final = 5.0
+"""How long to find out what became of a commit whose answer was lost."""
+
+
+@dataclass(eq=False)
+class _Waiting:
+    order: Order
+    result: asyncio.Future[Answer]
+    pauses: Iterator[float] = field(default_factory=pauses)
+
+
+class Commits:
+    """Takes orders one by one and writes them together."""
+
+    def __init__(self, context: AppContext, most_open: int = MOST_OPEN) -> None:
+        self._context = context
+        self._most_open = most_open
+        self._waiting: deque[_Waiting] = deque()
+        self._open = 0
+        self._gathering = False
+        self._in_flight = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def submit(self, order: Order) -> Answer:
+        """The answer, as soon as it is durable. Raises a problem or ``StoreUnavailable``."""
+        if self._open >= self._most_open:
+            raise _overloaded()
+        waiting = _Waiting(order, asyncio.get_running_loop().create_future())
+        self._open += 1
+        try:
+            self._enqueue(waiting)
+            return await waiting.result
+        finally:
+            self._open -= 1
+
+    async def create_all(self, orders: Sequence[Order]) -> list[Answer]:
+        """All of ``orders`` in a transaction of their own, or none; raises the first problem.
+
+        The problem's ``errors`` point to the job, as ``/jobs/3``.
+        """
+        waits = pauses()
+        while True:
+            try:
+                return await self._create_all(orders)
+            except _NotNow as blocked:
+                pause = next(waits, None)
+                if pause is None:
+                    raise refusal(blocked.busy) from None
+            await asyncio.sleep(pause)
+
+    def _enqueue(self, waiting: _Waiting) -> None:
+        self._waiting.append(waiting)
+        self._staff()
+
+    def _staff(self) -> None:
+        """Have somebody gather what waits, unless somebody does or enough is under way."""
+        if self._waiting and not self._gathering and self._in_flight < TRANSACTIONS:
+            self._gathering = True
+            task = asyncio.create_task(self._gather())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _gather(self) -> None:
+        await asyncio.sleep(LINGER_SEC if self._in_flight else 0)
+        count = min(len(self._waiting), MOST)
+        batch = [self._waiting.popleft() for _ in range(count)]
+        self._gathering = False
+        self._in_flight += 1
+        self._staff()
+        try:
+            await self._write_all(batch)
+        finally:
+            self._in_flight -= 1
+            self._staff()
+
+    async def _write_all(self, batch: Sequence[_Waiting]) -> None:
+        try:
+            results = await batches.bisect(batch, self._write)
+        except Exception as error:
+            # What a half of the batch has got by then stands.
+            for waiting in batch:
+                if not waiting.result.done():
+                    waiting.result.set_exception(error)
+        else:
+            for waiting, result in zip(batch, results, strict=True):
+                if isinstance(result, ROW_FAULTS):
+                    self._settle(waiting, _refused())
+
+    async def _write(self, batch: Sequence[_Waiting]) -> Sequence[Result]:
+        created = await _commit(self._context, [waiting.order for waiting in batch])
+        for waiting, result in zip(batch, created.results, strict=True):
+            self._settle(waiting, result)
+        return created.results
+
+    def _settle(self, waiting: _Waiting, result: Result) -> None:
+        if waiting.result.done():  # the caller has gone
+            return
+        if isinstance(result, Busy):
+            pause = next(waiting.pauses, None)
+            if pause is not None:
+                asyncio.get_running_loop().call_later(pause, self._enqueue, waiting)
+                return
+            result = refusal(result)
+        if isinstance(result, Problem):
+            waiting.result.set_exception(result)
+        else:
+            waiting.result.set_result(result)
+
+    async def _create_all(self, orders: Sequence[Order]) -> list[Answer]:
+        try:
+            created = await _commit(self._context, orders, whole=True)
+        except ROW_FAULTS:
+            raise _refused() from None
+        return [result for result in created.results if isinstance(result, Answer)]
+
+
+class _NotNow(Exception):
+    def __init__(self, busy: Busy) -> None:
+        super().__init__(busy)
+        self.busy = busy
+
+
+async def _commit(context: AppContext, orders: Sequence[Order], *, whole: bool = False) -> Created:
+    """One transaction. ``whole``: a result that is not an answer rolls everything back."""
+    created = None
+    try:
+        async with context.store.transaction() as tx:
+            created = await creation.create(tx, orders, context.secretbox)
+            if whole:
+                _require_all(created)
+    except CommitUnknown:
+        if created is None or (created.ids and not await _happened(context, created)):
+            raise
+    if created.runs:
+        context.wakeups.runs()
+    if created.timers_soon:
+        context.wakeups.timers()
+    context.metrics.jobs_accepted(len(created.ids))
+    return created
+
+
+async def _happened(context: AppContext, created: Created) -> bool:
+    until = asyncio.get_running_loop().time() + LOOK_UP_SEC
+    while True:
+        try:
+            async with context.store.transaction() as tx:
+                return await creation.happened(tx, created)
+        except StoreUnavailable:
+            if asyncio.get_running_loop().time() > until:
+                raise
+        await asyncio.sleep(0.1)
+
+
+def _require_all(created: Created) -> None:
+    for n, result in enumerate(created.results):
+        if isinstance(result, Problem):
+            raise _of_job(n, result)
+    for result in created.results:
+        if isinstance(result, Busy):
+            raise _NotNow(result)
+
+
+def _of_job(n: int, problem: Problem) -> Problem:
+    errors = [Fault(f"/jobs/{n}/job{f.pointer}", f.code, f.detail) for f in problem.errors]
+    errors = errors or [Fault(f"/jobs/{n}", problem.code, problem.detail)]
+    return Problem(problem.status, problem.code, problem.detail, errors=errors)
+
+
+def _overloaded() -> Problem:
+    return Problem(
+        503,
+        "overloaded",
+        "Too many jobs wait to be made durable; nothing was promised. Try again.",
+        headers={"Retry-After": "1"},
+    )
+
+
+def _refused() -> Problem:
+    return Problem(422, "refused", "The database refuses to hold this job; nothing was created.")

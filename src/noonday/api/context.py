@@ -1,0 +1,56 @@
+"""What handlers work with: the parts of the process, and who calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, cast
+
+from starlette.requests import Request
+
+from noonday.domain.roles import Role
+from noonday.store import Store
+from noonday.store.blobs import BlobStore
+from noonday.store.secretbox import SecretBox
+from noonday.store.wakeups import Wakeups
+from noonday.telemetry import Metrics
+
+INLINE_BYTES: Final = 32_768
+"""A bigger payload lives in the blob store."""
+
+
+@dataclass(frozen=True)
+class AppContext:
+    """The parts of the process that the API uses, and what it was told."""
+
+    store: Store
+    blobs: BlobStore
+    secretbox: SecretBox
+    wakeups: Wakeups
+    metrics: Metrics
+    allow_private_targets: bool = False
+    allowed_ports: tuple[int, ...] = (80, 443)
+    """The ports that webhooks may call; none allows all."""
+    blobs_shared: bool = False
+    """True when workers on other hosts see the same blobs."""
+    body_limit: int = 2 * 1024 * 1024
+    batch_body_limit: int = 10 * 1024 * 1024
+
+
+class Caller(NamedTuple):
+    """Who a request comes from."""
+
+    key_id: str
+    tenant_id: int
+    tenant: str
+    role: Role
+    max_payload_bytes: int
+
+
+def context_of(request: Request) -> AppContext:
+    """The parts that the application was made with."""
+    return cast("AppContext", request.app.state.context)
+
+
+def caller_of(request: Request) -> Caller:
+    """Who calls; only on routes with a role."""
+    return cast("Caller", request.state.caller)

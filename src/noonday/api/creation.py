@@ -1,0 +1,254 @@
+"""What creating jobs writes: for a batch of them, one statement per table.
+
+A job that is due now gets its occurrence and run at once, any other a timer. Keyed requests are
+told apart from those that were carried out before, or are being carried out elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+from uuid_utils.compat import uuid7
+
+from noonday.api import showing
+from noonday.api.context import Caller
+from noonday.api.keys import Answer, Busy, judge
+from noonday.api.problems import Problem, invalid
+from noonday.api.reading import Fault
+from noonday.api.schemas import JobRequest
+from noonday.api.wire import OnceBody
+from noonday.domain import schedule
+from noonday.domain.errors import ScheduleError
+from noonday.domain.model import EPOCH, MICROSECOND, JobSpec, Kind, Schedule, shard_of
+from noonday.store import Tx, audit, idempotency, jobs, locks, occurrences, timers
+from noonday.store.idempotency import Grip, KeyId, Stored, Use
+from noonday.store.jobs import NewJob
+from noonday.store.occurrences import Opening
+from noonday.store.secretbox import HEADERS, SecretBox
+from noonday.store.timers import Timer
+
+SOON: Final = timedelta(seconds=1)
+"""A scheduler may sleep past a timer that is due so soon, unless it is woken."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Order(NamedTuple):
+    """One job to create. Its payload is inline, or in the blob store already."""
+
+    caller: Caller
+    request: JobRequest
+    payload_ref: str | None
+    use: Use | None
+    traceparent: str | None
+    request_id: str
+
+
+Result = Answer | Busy | Problem
+
+
+class Created(NamedTuple):
+    """What became of a batch, order by order, and what to wake when it is committed."""
+
+    results: list[Result]
+    ids: list[UUID]
+    runs: bool
+    timers_soon: bool
+
+
+class _Rows(NamedTuple):
+    """What one job consists of in the database."""
+
+    job: NewJob
+    timer: Timer | None
+    opening: Opening | None
+    audit: audit.Entry
+    answer: Answer
+
+
+async def create(tx: Tx, orders: Sequence[Order], box: SecretBox) -> Created:
+    """Create what has not been created before. A job at fault gets a problem as its result."""
+    now, ledger_start = await occurrences.clock(tx)
+    results, follows = await _known(tx, orders)
+    fresh = [n for n in range(len(orders)) if n not in results and n not in follows]
+    ids = _new_ids(now, len(fresh))
+    rows: dict[int, _Rows] = {}
+    for n, job_id in zip(fresh, ids, strict=True):
+        try:
+            rows[n] = _lay_out(orders[n], job_id, now, ledger_start, box)
+            results[n] = rows[n].answer
+        except Problem as problem:
+            results[n] = problem
+    await _insert(tx, orders, rows, now)
+    for n, leader in follows.items():
+        result = results[leader]
+        results[n] = result._replace(replayed=True) if isinstance(result, Answer) else result
+    due_soon = now + SOON
+    return Created(
+        results=[results[n] for n in range(len(orders))],
+        ids=[row.job.id for row in rows.values()],
+        runs=any(row.opening for row in rows.values()),
+        timers_soon=any(row.timer and row.timer.due_at <= due_soon for row in rows.values()),
+    )
+
+
+async def happened(tx: Tx, created: Created) -> bool:
+    """Whether a batch was committed, when the answer to its COMMIT was lost.
+
+    Waits until the transaction in question has ended, one way or the other.
+    """
+    await locks.wait_key(tx, _lock_of(created.ids))
+    return await jobs.existing(tx, created.ids) == set(created.ids)
+
+
+async def _known(tx: Tx, orders: Sequence[Order]) -> tuple[dict[int, Result], dict[int, int]]:
+    """Results that need no new job, and who repeats whom within the batch."""
+    results: dict[int, Result] = {}
+    follows: dict[int, int] = {}
+    first: dict[KeyId, tuple[int, Use]] = {}
+    for n, order in enumerate(orders):
+        if order.use is None:
+            continue
+        leader, use = first.setdefault(order.use.id, (n, order.use))
+        if leader != n and use == order.use:
+            follows[n] = leader
+        elif leader != n:
+            results[n] = Busy(Grip.OTHER)
+    leaders = list(first.values())
+    grips = await idempotency.take(tx, [use for _, use in leaders])
+    mine = []
+    for (n, use), grip in zip(leaders, grips, strict=True):
+        if grip is Grip.MINE:
+            mine.append((n, use))
+        else:
+            results[n] = Busy(grip)
+    kept = await idempotency.find(tx, [use.id for _, use in mine])
+    results |= {n: judge(kept[use.id], use.fingerprint) for n, use in mine if use.id in kept}
+    return results, follows
+
+
+def _new_ids(now: datetime, count: int) -> list[UUID]:
+    """Ids in ascending order that carry the database's time, as ``created_at`` does."""
+    nanoseconds = (now - EPOCH) // MICROSECOND * 1000
+    return sorted(uuid7(nanoseconds=nanoseconds) for _ in range(count))
+
+
+def _lay_out(
+    order: Order, job_id: UUID, now: datetime, ledger_start: datetime, box: SecretBox
+) -> _Rows:
+    request, tenant_id = order.request, order.caller.tenant_id
+    wanted, first_at, planned = _plan(request, job_id, now, ledger_start)
+    delay = schedule.jitter(job_id, wanted.jitter_sec)
+    opening = None
+    if planned.fire is not None:
+        opening = Opening(
+            job_id, planned.fire, Kind.SCHEDULE, tenant_id, planned.fire + delay, 1,
+            request.lane, request.priority,
+        )  # fmt: skip
+    # What is out of its grace already has a timer too: the scheduler's tick records the miss.
+    armed = first_at if planned.missed else planned.rearm
+    timer = None
+    if armed is not None:
+        seq = 2 if opening else 1
+        timer = Timer(job_id, armed, armed + delay, 1, seq, shard_of(job_id))
+    spec = JobSpec(wanted, request.target, request.retry_policy, request.lease_sec)
+    job = _new_job(order, job_id, now, first_at, spec, box)
+    document = showing.new_job(
+        job, spec, request.labels, list(request.secret_headers), armed,
+        opening.due_at if opening else first_at + delay,
+    )  # fmt: skip
+    answer = Answer(202, f"/v1/jobs/{job_id}", _encode(document))
+    return _Rows(job, timer, opening, _audit(order, job), answer)
+
+
+def _plan(
+    request: JobRequest, job_id: UUID, now: datetime, ledger_start: datetime
+) -> tuple[Schedule, datetime, schedule.Plan]:
+    try:
+        wanted = request.schedule(now)
+        first_at = schedule.first(wanted, job_id, now)
+        if first_at is None:
+            raise _at_fault("/schedule", "never_fires", "leaves no occurrence before 2200-01-01")
+        schedule.check(wanted, job_id)
+        planned = schedule.plan(wanted, first_at, job_id, now)
+    except ScheduleError as error:
+        body = request.wanted
+        delayed = isinstance(body, OnceBody) and body.run_at is None and error.field == "run_at"
+        field = "delay" if delayed else error.field
+        code = "out_of_range" if error.field == "run_at" else "invalid"
+        raise _at_fault(f"/schedule/{field}", code, error.detail) from None
+    if first_at < ledger_start:
+        raise _at_fault(
+            "/schedule/run_at",
+            "before_ledger",
+            f"must not lie before {ledger_start:%Y-%m-%d}, where the ledger begins",
+        )
+    return wanted, first_at, planned
+
+
+def _at_fault(pointer: str, code: str, detail: str) -> Problem:
+    return invalid([Fault(pointer, code, detail)])
+
+
+def _new_job(
+    order: Order, job_id: UUID, now: datetime, first_at: datetime, spec: JobSpec, box: SecretBox
+) -> NewJob:
+    request = order.request
+    sealed = None
+    if request.secret_headers:
+        sealed = box.seal(_encode(request.secret_headers), order.caller.tenant_id, HEADERS)
+    return NewJob(
+        id=job_id,
+        tenant_id=order.caller.tenant_id,
+        created_at=now,
+        created_by=order.caller.key_id,
+        schedule_type=request.schedule_type,
+        first_at=first_at,
+        name=request.name,
+        lane=request.lane,
+        priority=request.priority,
+        lease_sec=request.lease_sec,
+        target_host=request.target_host,
+        labels=_encode(request.labels).decode(),
+        spec=_encode(spec).decode(),
+        secret_headers=sealed,
+        payload=request.payload if order.payload_ref is None else None,
+        payload_ref=order.payload_ref,
+        payload_bytes=len(request.payload),
+        content_type=request.content_type,
+        traceparent=order.traceparent,
+    )
+
+
+def _audit(order: Order, job: NewJob) -> audit.Entry:
+    after = {"name": job.name, "schedule": job.schedule_type, "target": job.target_host}
+    return audit.Entry(
+        job.tenant_id, job.created_by, "job.create", "job", str(job.id),
+        after=audit.document(after), request_id=order.request_id,
+    )  # fmt: skip
+
+
+async def _insert(tx: Tx, orders: Sequence[Order], rows: dict[int, _Rows], now: datetime) -> None:
+    if not rows:
+        return
+    made = list(rows.values())
+    # Held until this transaction has ended; see `happened`.
+    await locks.try_keys(tx, [_lock_of([row.job.id for row in made])])
+    await jobs.insert(tx, [row.job for row in made])
+    await timers.arm(tx, [row.timer for row in made if row.timer], now)
+    await occurrences.open_now(tx, [row.opening for row in made if row.opening], now)
+    await audit.write(tx, [row.audit for row in made])
+    stored = [
+        Stored(use.id, use.fingerprint, row.answer.status, row.answer.location, row.answer.body)
+        for n, row in rows.items()
+        if (use := orders[n].use) is not None
+    ]
+    await idempotency.store(tx, stored, now)
+
+
+def _lock_of(ids: Sequence[UUID]) -> int:
+    return locks.hashed("created", ids[0])

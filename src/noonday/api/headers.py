@@ -1,0 +1,50 @@
+"""Request headers that mean something, read strictly or not at all."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Final
+
+from starlette.requests import Request
+
+from noonday.api.problems import Problem
+
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+_VISIBLE: Final = re.compile(r"[!-~]{1,255}")
+# A string of RFC 9651 §3.3.3: in double quotes, with a backslash before a quote or a backslash.
+_QUOTED: Final = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')
+_TRACEPARENT: Final = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+
+
+def request_id(given: str | None) -> str:
+    """The caller's own id for a request if it is fit to be repeated, else a new one."""
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given
+    return secrets.token_hex(16)
+
+
+def idempotency_key(request: Request) -> str | None:
+    """The ``Idempotency-Key``, bare or as a structured string; a problem when it cannot be one."""
+    given = request.headers.getlist("idempotency-key")
+    if not given:
+        return None
+    key = given[0].strip()
+    quoted = _QUOTED.fullmatch(key)
+    if quoted:
+        key = re.sub(r'\\(["\\])', r"\1", quoted[1])
+    if len(given) > 1 or not _VISIBLE.fullmatch(key):
+        raise Problem(
+            400,
+            "idempotency_key_invalid",
+            "Idempotency-Key must be given once, as 1 to 255 visible ASCII characters.",
+        )
+    return key
+
+
+def traceparent(request: Request) -> str | None:
+    """The trace that a request belongs to (W3C Trace Context), or None for anything else."""
+    given = request.headers.get("traceparent")
+    return given if given is not None and _TRACEPARENT.fullmatch(given) else None

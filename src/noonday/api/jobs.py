@@ -1,0 +1,222 @@
+"""Jobs that are there: list, show, cancel, trigger."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final, get_args
+from uuid import UUID
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from noonday.api import bodies, keys, problems
+from noonday.api.context import Caller, caller_of, context_of
+from noonday.api.documents import JobDocument, JobStatus
+from noonday.api.ids import job_id_of
+from noonday.api.keys import Answer
+from noonday.api.pages import place
+from noonday.api.problems import Problem, not_found
+from noonday.api.queries import Query
+from noonday.api.reading import read
+from noonday.api.runs import run_document
+from noonday.api.schemas import TriggerBody
+from noonday.api.showing import shown
+from noonday.domain.model import MICROSECOND, JobSpec, Kind, Once, RunKey, shard_of
+from noonday.domain.roles import Role
+from noonday.store import Row, Tx, audit, jobs, locks, occurrences, reports, runs, timers
+from noonday.store.jobs import Filter
+from noonday.store.occurrences import Opening
+
+TRIGGER: Final = "POST /v1/jobs/{id}/trigger"
+
+_encode: Final = msgspec.json.Encoder().encode
+_read_spec: Final = msgspec.json.Decoder(JobSpec).decode
+
+
+async def page(request: Request) -> Response:
+    """The tenant's jobs, newest first."""
+    query = Query(request)
+    by = Filter(
+        status=query.choice("status", get_args(JobStatus)),
+        schedule_type=query.choice("schedule_type", ("once", "cron", "interval")),
+        lane=query.text("lane"),
+        name_prefix=query.text("name_prefix"),
+        label=query.pair("label"),
+        target_host=query.text("target_host"),
+        created_from=query.instant("created_from"),
+        created_to=query.instant("created_to"),
+    )
+    where = place(request, query, by)
+    after = where.after(tuple[UUID])
+    context = context_of(request)
+    async with context.store.transaction() as tx:
+        found = await reports.jobs(
+            tx, caller_of(request).tenant_id, after[0] if after else None, where.limit, by
+        )
+        items = await shown(tx, context.secretbox, found.rows)
+    return where.answer(items, (found.next_before,) if found.next_before else None)
+
+
+async def get(request: Request) -> Response:
+    """One job, or 304 when the caller has it as it is."""
+    job_id = job_id_of(request)
+    async with context_of(request).store.transaction() as tx:
+        document = await _shown(tx, request, job_id)
+    body = _encode(document)
+    tag = _tag(document, body)
+    if _has(request, tag):
+        return Response(status_code=304, headers={"ETag": tag})
+    return Response(body, 200, {"ETag": tag}, "application/json")
+
+
+def _tag(document: JobDocument, body: bytes) -> str:
+    """The version, and a digest: how a job stands changes without a new version."""
+    return f'"v{document.version}-{blake2b(body, digest_size=6).hexdigest()}"'
+
+
+def _has(request: Request, tag: str) -> bool:
+    """``If-None-Match`` (RFC 9110 §13.1.2), which compares weakly."""
+    given = request.headers.get("if-none-match", "")
+    return any(one.strip().removeprefix("W/") in (tag, "*") for one in given.split(","))
+
+
+async def _shown(tx: Tx, request: Request, job_id: UUID) -> JobDocument:
+    row = await reports.job(tx, job_id, caller_of(request).tenant_id)
+    if row is None:
+        raise not_found("No job")
+    (document,) = await shown(tx, context_of(request).secretbox, [row])
+    return document
+
+
+# --- cancel -----------------------------------------------------------------------------------
+
+
+async def cancel(request: Request) -> Response:
+    """End a job: nothing of it starts any more. A run that is under way goes on."""
+    job_id = job_id_of(request)
+    document = None
+    async with context_of(request).store.transaction() as tx:
+        job = await _locked(tx, request, "job.cancel", job_id)
+        if job is not None:
+            _require_own(job, caller_of(request))
+            await _cancel(tx, request, job)
+            document = await _shown(tx, request, job_id)
+    if document is None:
+        raise not_found("No job")
+    body = _encode(document)
+    return Response(body, 200, {"ETag": _tag(document, body)}, "application/json")
+
+
+async def _locked(tx: Tx, request: Request, action: str, job_id: UUID) -> Row | None:
+    """The caller's job, kept from every tick until the transaction ends; None is in the log.
+
+    A try at somebody else's job costs the same as one at a job that nobody has.
+    """
+    tenant_id = caller_of(request).tenant_id
+    if await jobs.one(tx, job_id, tenant_id) is None:
+        await _note(tx, request, action, job_id, None, {"denied": "not_found"})
+        return None
+    await locks.own_shard(tx, shard_of(job_id))
+    # Read again: what ticks have done up to the lock is seen only now.
+    return await jobs.one(tx, job_id, tenant_id)
+
+
+def _require_own(job: Row, caller: Caller) -> None:
+    if caller.role < Role.OPERATOR and job["created_by"] != caller.key_id:
+        raise Problem(
+            403, "forbidden", "A key with the role submitter cancels only jobs that it created."
+        )
+
+
+async def _cancel(tx: Tx, request: Request, job: Row) -> None:
+    """Cancel unless the job has been, or has nothing left to cancel: then it stays as it ended."""
+    if job["state"] == "CANCELLED":
+        return
+    reason = f"cancelled by {caller_of(request).key_id}"
+    disarmed = await timers.disarm(tx, job["id"])
+    stopped = await runs.cancel(tx, job["id"], reason)
+    ended = job["schedule_type"] == "once" and not disarmed and not stopped
+    if ended and not await runs.of_job(tx, job["id"], 1):
+        return
+    await jobs.cancel(tx, job["id"], reason)
+    await _note(
+        tx, request, "job.cancel", job["id"], {"state": job["state"]}, {"state": "CANCELLED"}
+    )
+
+
+# --- trigger ----------------------------------------------------------------------------------
+
+
+async def trigger(request: Request) -> Response:
+    """Run a job now, beside its schedule."""
+    context = context_of(request)
+    job_id = job_id_of(request)
+    body = await bodies.read(request, context.body_limit, optional=True)
+    wanted = read(body, TriggerBody) if body else TriggerBody()
+    if isinstance(wanted, list):
+        raise problems.invalid(wanted)
+    use = keys.use_of(request, TRIGGER, body)
+
+    async def execute(tx: Tx) -> Answer | Problem:
+        return await _trigger(tx, request, job_id, wanted.reason)
+
+    answer = await keys.once(context.store, use, execute)
+    context.wakeups.runs()
+    return answer.response()
+
+
+async def _trigger(tx: Tx, request: Request, job_id: UUID, reason: str) -> Answer | Problem:
+    job = await _locked(tx, request, "job.trigger", job_id)
+    if job is None:
+        return not_found("No job")
+    if job["state"] == "CANCELLED":
+        raise Problem(409, "job_cancelled", "The job is cancelled; nothing of it runs any more.")
+    await _require_room(tx, job)
+    key = await _open(tx, job)
+    await _note(tx, request, "job.trigger", job_id, None, {"run": str(key), "reason": reason})
+    row = await reports.run(tx, key, job["tenant_id"])
+    if row is None:
+        raise LookupError("a run that was opened is not there")
+    return Answer(202, f"/v1/runs/{key}", _encode(run_document(row)))
+
+
+async def _require_room(tx: Tx, job: Row) -> None:
+    schedule = _read_spec(job["spec"]).schedule
+    if isinstance(schedule, Once) or schedule.overlap != "skip":
+        return
+    unfinished = await runs.of_job(tx, job["id"], 1)
+    if unfinished:
+        raise Problem(
+            409,
+            "overlap",
+            f"The job does not overlap itself, and run {runs.key_of(unfinished[0])} is unfinished.",
+        )
+
+
+async def _open(tx: Tx, job: Row) -> RunKey:
+    """The next free instant names the run; two triggers of one microsecond do not share one."""
+    now = at = await tx.clock()
+    while True:
+        opening = Opening(
+            job["id"], at, Kind.TRIGGER, job["tenant_id"], at, job["payload_version"],
+            job["lane"], job["priority"],
+        )  # fmt: skip
+        if await occurrences.open_now(tx, [opening], now):
+            return RunKey(job["id"], Kind.TRIGGER, at)
+        at += MICROSECOND
+
+
+# --- the audit log ----------------------------------------------------------------------------
+
+
+async def _note(
+    tx: Tx, request: Request, action: str, job_id: UUID, before: object, after: object
+) -> None:
+    caller = caller_of(request)
+    entry = audit.Entry(
+        caller.tenant_id, caller.key_id, action, "job", str(job_id),
+        None if before is None else audit.document(before), audit.document(after),
+        problems.request_id(request),
+    )  # fmt: skip
+    await audit.write(tx, [entry])

@@ -1,0 +1,47 @@
+"""The parameters of calls, as the route table and the OpenAPI document name them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, get_args
+
+from noonday.api.documents import JobStatus
+from noonday.api.routes import CURSOR, LIMIT, Parameter
+from noonday.domain.model import Reason
+
+_TEXT: Final[dict[str, Any]] = {"type": "string", "maxLength": 255}
+_INSTANT: Final[dict[str, Any]] = {"type": "string", "format": "date-time"}
+
+
+def _one_of(words: tuple[str, ...]) -> dict[str, Any]:
+    return {"type": "string", "enum": list(words)}
+
+
+PAGE: Final = (LIMIT, CURSOR)
+
+JOB_FILTERS: Final = (
+    Parameter("status", "query", "How the job stands.", _one_of(get_args(JobStatus))),
+    Parameter("schedule_type", "query", "Its kind.", _one_of(("once", "cron", "interval"))),
+    Parameter("lane", "query", "Its lane.", _TEXT),
+    Parameter("name_prefix", "query", "What its name begins with.", _TEXT),
+    Parameter(
+        "label", "query", "One of its labels, as `key:value`.", {"type": "string", "maxLength": 320}
+    ),
+    Parameter("target_host", "query", "The host that it calls.", _TEXT),
+    Parameter("created_from", "query", "Created at this time or later.", _INSTANT),
+    Parameter("created_to", "query", "Created before this time.", _INSTANT),
+)
+LETTER_FILTERS: Final = (
+    Parameter("reason", "query", "Why it was given up.", _one_of(tuple(Reason))),
+    Parameter("job_id", "query", "Its job.", {"type": "string", "format": "uuid"}),
+    Parameter("target_host", "query", "The host that was called.", _TEXT),
+    Parameter("dead_from", "query", "Given up at this time or later.", _INSTANT),
+    Parameter("dead_to", "query", "Given up before this time.", _INSTANT),
+)
+TENANT: Final = Parameter("tenant", "query", "Only the keys of this tenant.", _TEXT)
+IF_NONE_MATCH: Final = Parameter(
+    "If-None-Match", "header", "An `ETag` seen before: 304 if nothing has changed since."
+)
+TRACEPARENT: Final = Parameter(
+    "traceparent", "header", "The trace that deliveries of the job continue (W3C Trace Context)."
+)
+LINK: Final = Parameter("Link", "header", 'The next page, `rel="next"`; not on the last one.')

@@ -1,0 +1,182 @@
+"""``POST /v1/jobs`` and ``POST /v1/jobs:batch``: a body becomes orders, orders become answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from noonday.api import bodies, headers, keys, problems, schemas
+from noonday.api.commits import Commits
+from noonday.api.context import INLINE_BYTES, AppContext, caller_of, context_of
+from noonday.api.creation import Order
+from noonday.api.documents import BatchAnswer, BatchItem, JobDocument
+from noonday.api.keys import Answer
+from noonday.api.pages import json
+from noonday.api.problems import Problem
+from noonday.api.reading import Fault
+from noonday.api.schemas import Item, JobRequest
+from noonday.domain.errors import StoreUnavailable
+from noonday.store import workers
+from noonday.store.blobs import new_reference
+from noonday.store.connections import host_name
+from noonday.store.idempotency import Use
+
+SINGLE: Final = "POST /v1/jobs"
+BATCH: Final = "POST /v1/jobs:batch"
+
+_read_job: Final = msgspec.json.Decoder(JobDocument).decode
+
+
+async def create(request: Request) -> Response:
+    """Create one job, durable when this answers."""
+    context = context_of(request)
+    body = await bodies.read(request, context.body_limit)
+    use = keys.use_of(request, SINGLE, body)
+    job = schemas.read_job(body, allow_private=context.allow_private_targets, ports=_ports(context))
+    if isinstance(job, list):
+        raise problems.invalid(job)
+    answer = await _submit(request, job, use)
+    return answer.response()
+
+
+async def create_batch(request: Request) -> Response:
+    """Create up to a thousand jobs: each by itself, or all of them or none."""
+    context = context_of(request)
+    body = await bodies.read(request, context.batch_body_limit)
+    batch = schemas.read_batch(
+        body, allow_private=context.allow_private_targets, ports=_ports(context)
+    )
+    if isinstance(batch, list):
+        raise problems.invalid(batch)
+    if batch.atomic:
+        answers: Sequence[Answer | Problem] = await _all_or_none(request, batch.items)
+    else:
+        answers = await asyncio.gather(*(_one_of_many(request, item) for item in batch.items))
+    return json(_batch_answer(request, answers), 202)
+
+
+async def _one_of_many(request: Request, item: Item) -> Answer | Problem:
+    try:
+        if isinstance(item.job, list):
+            raise problems.invalid(item.job)
+        return await _submit(request, item.job, _use_of(request, item))
+    except Problem as problem:
+        return problem
+    except StoreUnavailable:
+        return problems.unavailable()
+
+
+async def _all_or_none(request: Request, items: Sequence[Item]) -> list[Answer]:
+    faults = [
+        Fault(f"/jobs/{n}/job{fault.pointer}", fault.code, fault.detail)
+        for n, item in enumerate(items)
+        if isinstance(item.job, list)
+        for fault in item.job
+    ]
+    if faults:
+        raise Problem(422, "invalid", "Jobs of the batch have faults; see errors.", errors=faults)
+    ordered: list[_Ordered] = []
+    answers: list[Answer] = []
+    try:
+        for item in items:
+            job = cast("JobRequest", item.job)
+            ordered.append(await _order(request, job, _use_of(request, item)))
+        answers = await _commits(request).create_all([one.order for one in ordered])
+    except Problem:
+        await _discard(context_of(request), ordered)
+        raise
+    unused = [one for one, answer in zip(ordered, answers, strict=True) if answer.replayed]
+    await _discard(context_of(request), unused)
+    return answers
+
+
+class _Ordered(NamedTuple):
+    order: Order
+    blob: str | None
+
+
+async def _submit(request: Request, job: JobRequest, use: Use | None) -> Answer:
+    ordered = await _order(request, job, use)
+    try:
+        answer = await _commits(request).submit(ordered.order)
+    except Problem:
+        await _discard(context_of(request), [ordered])
+        raise
+    if answer.replayed:
+        await _discard(context_of(request), [ordered])
+    return answer
+
+
+async def _order(request: Request, job: JobRequest, use: Use | None) -> _Ordered:
+    caller = caller_of(request)
+    if len(job.payload) > caller.max_payload_bytes:
+        raise problems.too_large(caller.max_payload_bytes, "payload")
+    blob = None
+    if len(job.payload) > INLINE_BYTES:
+        blob = await _put(context_of(request), job.payload)
+    order = Order(
+        caller, job, blob, use, headers.traceparent(request), problems.request_id(request)
+    )
+    return _Ordered(order, blob)
+
+
+async def _put(context: AppContext, payload: bytes) -> str:
+    """Write a big payload before the row that names it."""
+    if not context.blobs_shared:
+        async with context.store.transaction() as tx:
+            elsewhere = await workers.hosts(tx) - {host_name()}
+        if elsewhere:
+            raise Problem(
+                413,
+                "too_large",
+                f"A payload of more than {INLINE_BYTES} bytes is kept in this host's blob folder, "
+                "which workers on other hosts cannot read (blobs_shared is off).",
+            )
+    reference = new_reference()
+    await context.blobs.put(reference, payload)
+    return reference
+
+
+async def _discard(context: AppContext, ordered: Sequence[_Ordered]) -> None:
+    """Remove payloads that no row names: these jobs were refused, or made before."""
+    for one in ordered:
+        if one.blob is not None:
+            await context.blobs.delete(one.blob)
+
+
+def _batch_answer(request: Request, answers: Sequence[Answer | Problem]) -> BatchAnswer:
+    made = [answer for answer in answers if isinstance(answer, Answer)]
+    replayed = sum(answer.replayed for answer in made)
+    return BatchAnswer(
+        created=len(made) - replayed,
+        replayed=replayed,
+        failed=len(answers) - len(made),
+        results=[_item(request, n, answer) for n, answer in enumerate(answers)],
+    )
+
+
+def _item(request: Request, index: int, answer: Answer | Problem) -> BatchItem:
+    if isinstance(answer, Answer):
+        job = _read_job(answer.body)
+        return BatchItem(index, answer.status, answer.location, answer.replayed, job)
+    document = problems.document(answer, problems.request_id(request))
+    return BatchItem(index, answer.status, problem=document)
+
+
+def _use_of(request: Request, item: Item) -> Use | None:
+    if item.idempotency_key is None:
+        return None
+    return keys.use(request, BATCH, item.idempotency_key, item.raw)
+
+
+def _commits(request: Request) -> Commits:
+    return cast("Commits", request.app.state.commits)
+
+
+def _ports(context: AppContext) -> tuple[int, ...] | None:
+    return context.allowed_ports or None

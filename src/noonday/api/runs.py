@@ -1,0 +1,176 @@
+"""Runs, their attempts, and the ledger of a job."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, Literal, NamedTuple
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from noonday.api.context import caller_of, context_of
+from noonday.api.documents import (
+    ExecutionDocument,
+    OccurrenceDocument,
+    RunDocument,
+    maybe,
+    stamp,
+)
+from noonday.api.ids import job_id_of, run_key_of
+from noonday.api.pages import json, place
+from noonday.api.problems import not_found
+from noonday.api.queries import Query
+from noonday.domain.model import Kind
+from noonday.store import Row, Tx, jobs, occurrences, reports, runs
+from noonday.store.reports import ExecutionPosition
+
+_WORDS: Final[tuple[Literal["schedule", "trigger", "backfill"], ...]] = (
+    "schedule",
+    "trigger",
+    "backfill",
+)
+
+
+async def get(request: Request) -> Response:
+    """One run, unfinished or ended."""
+    key = run_key_of(request)
+    async with context_of(request).store.transaction() as tx:
+        row = await reports.run(tx, key, caller_of(request).tenant_id)
+    if row is None:
+        raise not_found("No run")
+    return json(run_document(row))
+
+
+def run_document(row: Row) -> RunDocument:
+    """A run's ledger row, joined with the run while that is unfinished."""
+    unfinished = row["state"] is not None
+    return RunDocument(
+        id=str(runs.key_of(row)),
+        job_id=str(row["job_id"]),
+        kind=_WORDS[row["kind"]],
+        state=row["state"] if unfinished else row["outcome"],
+        occurrence_at=stamp(row["occurrence_at"]),
+        due_at=stamp(row["due_at"]),
+        attempt=row["attempt"] if unfinished else row["attempts"],
+        lane=row["lane"],
+        priority=row["priority"],
+        lease_version=row["lease_version"],
+        worker_id=_text(row["worker_id"]),
+        leased_at=maybe(row["leased_at"]),
+        locked_until=maybe(row["locked_until"]),
+        retry_at=maybe(row["retry_at"]),
+        hold=row["hold"],
+        reason=row["reason"],
+        ended_at=maybe(row["ended_at"]),
+    )
+
+
+async def executions(request: Request) -> Response:
+    """The attempts of a job, those under way first, then newest first."""
+    job_id = job_id_of(request)
+    where = place(request, Query(request))
+    before = where.after(ExecutionPosition)
+    tenant_id = caller_of(request).tenant_id
+    async with context_of(request).store.transaction() as tx:
+        await _require_job(tx, job_id, tenant_id)
+        running = [] if before else await reports.running(tx, job_id, tenant_id, where.limit)
+        room = where.limit - len(running)
+        ended = await reports.executions(
+            tx, job_id, tenant_id, before or ExecutionPosition(), room + 1
+        )
+    items = [_running_document(row) for row in running]
+    items += [_execution_document(row) for row in ended[:room]]
+    more = len(ended) > room
+    last = _position(ended[room - 1]) if more and room else ExecutionPosition()
+    return where.answer(items, last if more else None)
+
+
+def _position(row: Row) -> ExecutionPosition:
+    return ExecutionPosition(row["finished_at"], row["occurrence_at"], row["kind"], row["attempt"])
+
+
+def _running_document(row: Row) -> ExecutionDocument:
+    return ExecutionDocument(
+        run_id=str(runs.key_of(row)),
+        attempt=row["attempt"],
+        lease_version=row["lease_version"],
+        worker_id=str(row["worker_id"]),
+        status="RUNNING",
+        started_at=stamp(row["leased_at"]),
+        finished_at=None,
+        duration_ms=None,
+        http_status=None,
+        error=None,
+        unknown=False,
+        retry_at=None,
+    )
+
+
+def _execution_document(row: Row) -> ExecutionDocument:
+    return ExecutionDocument(
+        run_id=str(runs.key_of(row)),
+        attempt=row["attempt"],
+        lease_version=row["lease_version"],
+        worker_id=str(row["worker_id"]),
+        status=row["status"],
+        started_at=stamp(row["leased_at"]),
+        finished_at=stamp(row["finished_at"]),
+        duration_ms=_millis(row["leased_at"], row["finished_at"]),
+        http_status=row["http_status"],
+        error=row["error"],
+        unknown=row["unknown"],
+        retry_at=maybe(row["retry_at"]),
+    )
+
+
+class LedgerPosition(NamedTuple):
+    """Just before this line of the ledger."""
+
+    occurrence_at: datetime = reports.END
+    kind: int = Kind.SCHEDULE
+
+
+async def ledger(request: Request) -> Response:
+    """The ledger of a job: what became of each nominal time, latest first."""
+    job_id = job_id_of(request)
+    where = place(request, Query(request))
+    before = where.after(LedgerPosition) or LedgerPosition()
+    tenant_id = caller_of(request).tenant_id
+    async with context_of(request).store.transaction() as tx:
+        await _require_job(tx, job_id, tenant_id)
+        rows = await occurrences.ledger(tx, job_id, tenant_id, *before, where.limit + 1)
+    return where.answer_rows(
+        rows,
+        _occurrence_document,
+        lambda row: LedgerPosition(row["occurrence_at"], row["kind"]),
+    )
+
+
+def _occurrence_document(row: Row) -> OccurrenceDocument:
+    return OccurrenceDocument(
+        run_id=str(runs.key_of(row)),
+        kind=_WORDS[row["kind"]],
+        occurrence_at=stamp(row["occurrence_at"]),
+        due_at=stamp(row["due_at"]),
+        materialized_at=stamp(row["materialized_at"]),
+        late_ms=max(_millis(row["due_at"], row["materialized_at"]), 0),
+        outcome=row["outcome"],
+        reason=row["reason"],
+        blocking_run=row["blocking_run"],
+        ended_at=maybe(row["ended_at"]),
+        attempts=row["attempts"],
+    )
+
+
+async def _require_job(tx: Tx, job_id: UUID, tenant_id: int) -> None:
+    if await jobs.one(tx, job_id, tenant_id) is None:
+        raise not_found("No job")
+
+
+def _millis(start: datetime, end: datetime) -> int:
+    return round((end - start).total_seconds() * 1000)
+
+
+def _text(worker_id: UUID | None) -> str | None:
+    return None if worker_id is None else str(worker_id)

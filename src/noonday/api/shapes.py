@@ -1,0 +1,127 @@
+"""What a type says about JSON, taken apart once, for reading it field by field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Raw, UnsetType
+
+LATER: Final = "later"
+"""A key of ``Meta.extra``: which values are understood, but not carried out in this release.
+
+Its value is a tuple of words, or a type; ``object`` stands for everything."""
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A struct: its class and the shapes of its fields."""
+
+    cls: Any
+    fields: dict[str, Shape]
+    required: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a value may be: a struct, one of several by their tags, a map, an array, or plain."""
+
+    decoder: msgspec.json.Decoder[Any]
+    """Of a map or an array it leaves the members as they stand in the text."""
+    examples: tuple[Any, ...] = ()
+    later: tuple[str, ...] | type = ()
+    words: tuple[str, ...] = ()
+    """The only strings it may be."""
+    struct: Struct | None = None
+    tagged: dict[str, Struct] = field(default_factory=dict)
+    tag_field: str = ""
+    entries: tuple[Shape, Shape] | None = None
+    """The keys and the values of a map."""
+    items: Shape | None = None
+
+    @cached_property
+    def containers(self) -> dict[str, Shape]:
+        """The fields that hold objects or arrays."""
+        structs = [self.struct] if self.struct else self.tagged.values()
+        return {
+            name: inner
+            for struct in structs
+            for name, inner in struct.fields.items()
+            if inner.struct or inner.tagged or inner.entries or inner.items
+        }
+
+    def stand_in(self) -> Any:
+        """A good value, to go on with in place of one that is at fault."""
+        struct = self.struct or next(iter(self.tagged.values()), None)
+        if struct is None:
+            return {} if self.entries else [] if self.items else self.examples[0]
+        return struct.cls(**{name: struct.fields[name].stand_in() for name in struct.required})
+
+    def is_later(self, value: Any) -> bool:
+        """Whether a value is understood, but not carried out in this release."""
+        if isinstance(self.later, tuple):
+            return value in self.later
+        return isinstance(value, self.later)
+
+
+@cache
+def shape_of(cls: Any) -> Shape:
+    """The shape of a body that a struct describes."""
+    return _shape(cls)
+
+
+def _shape(kind: Any) -> Shape:
+    kinds, metas = _options(kind)
+    later = next((meta.extra[LATER] for meta in metas if meta.extra and LATER in meta.extra), ())
+    examples = next((tuple(meta.examples) for meta in metas if meta.examples), ())
+    decoder = msgspec.json.Decoder(Union[tuple(kinds)])  # noqa: UP007
+    bare = [option.__origin__ if get_origin(option) is Annotated else option for option in kinds]
+    if all(isinstance(option, type) and issubclass(option, msgspec.Struct) for option in bare):
+        return _of_structs(decoder, bare)
+    if get_origin(bare[0]) is dict:
+        keys, values = map(_shape, get_args(bare[0]))
+        return Shape(_outer(dict[str, Raw], metas), entries=(keys, values))
+    if get_origin(bare[0]) is list and not later:
+        return Shape(_outer(list[Raw], metas), items=_shape(*get_args(bare[0])))
+    words = get_args(bare[0]) if get_origin(bare[0]) is Literal else ()
+    return Shape(decoder, examples, later, words)
+
+
+def _of_structs(decoder: msgspec.json.Decoder[Any], classes: list[Any]) -> Shape:
+    structs = [_struct(cls) for cls in classes]
+    if len(structs) == 1:
+        return Shape(decoder, struct=structs[0])
+    tagged = {struct.cls.__struct_config__.tag: struct for struct in structs}
+    return Shape(decoder, tagged=tagged, tag_field=classes[0].__struct_config__.tag_field)
+
+
+def _outer(kind: Any, metas: list[Meta]) -> msgspec.json.Decoder[Any]:
+    """Looks at how many members there are, not at what they are."""
+    for meta in metas:
+        kind = Annotated[kind, meta]
+    return msgspec.json.Decoder(kind)
+
+
+def _struct(cls: Any) -> Struct:
+    fields = msgspec.structs.fields(cls)
+    return Struct(
+        cls,
+        {field.encode_name: _shape(field.type) for field in fields},
+        tuple(field.encode_name for field in fields if field.required),
+    )
+
+
+def _options(kind: Any) -> tuple[list[Any], list[Meta]]:
+    """The types that a union is made of, "not given" left out, and all that is noted of them."""
+    metas: list[Meta] = []
+    while get_origin(kind) is Annotated and get_origin(kind.__origin__) in (Union, UnionType):
+        metas += kind.__metadata__
+        kind = kind.__origin__
+    kinds = list(get_args(kind)) if get_origin(kind) in (Union, UnionType) else [kind]
+    kinds = [option for option in kinds if option is not UnsetType]
+    for option in kinds:
+        metas += option.__metadata__ if get_origin(option) is Annotated else ()
+    return kinds, metas

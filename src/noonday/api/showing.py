@@ -1,0 +1,144 @@
+"""Jobs as they are shown: what was asked for, and how it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from noonday.api.documents import (
+    JobDocument,
+    maybe,
+    schedule_document,
+    stamp,
+    target_document,
+)
+from noonday.domain import schedule
+from noonday.domain.errors import ScheduleError, SecretUnreadable
+from noonday.domain.model import JobSpec, Once, Schedule
+from noonday.store import Row, Tx, reports
+from noonday.store.jobs import NewJob
+from noonday.store.secretbox import HEADERS, SecretBox
+
+FIRES: Final = 5
+"""How many of the next occurrences are shown."""
+
+_read_spec: Final = msgspec.json.Decoder(JobSpec).decode
+_read_texts: Final = msgspec.json.Decoder(dict[str, str]).decode
+
+
+def fires(wanted: Schedule, job_id: UUID, armed: datetime | None) -> list[str]:
+    """The occurrence that is armed and those after it."""
+    if armed is None:
+        return []
+    later = schedule.upcoming(wanted, job_id, armed, FIRES - 1)
+    return [stamp(at) for at in (armed, *later)]
+
+
+def new_job(
+    job: NewJob,
+    spec: JobSpec,
+    labels: dict[str, str],
+    secret_names: list[str],
+    armed: datetime | None,
+    next_run_at: datetime,
+) -> JobDocument:
+    """A job that was created just now; ``armed`` is the occurrence its timer stands at."""
+    standing = {"status": "PENDING", "state_reason": None, "version": 1, "attempts": 0}
+    return _document(
+        job._asdict() | standing, spec, labels, secret_names,
+        next_run_at, fires(spec.schedule, job.id, armed), None,
+    )  # fmt: skip
+
+
+async def shown(tx: Tx, box: SecretBox, rows: Sequence[Row]) -> list[JobDocument]:
+    """Rows of ``reports.job`` or ``reports.jobs``, with their timers and last errors."""
+    now = await tx.clock()
+    specs = [_read_spec(row["spec"]) for row in rows]
+    hints = [
+        (row["id"], due)
+        for row, spec in zip(rows, specs, strict=True)
+        if (due := _expected_due(row, spec.schedule, now)) is not None
+    ]
+    timers = await reports.timers(tx, hints)
+    tried = [row for row in rows if row["attempts"] and row["last_at"]]
+    since = min((row["last_at"] for row in tried), default=now)
+    errors = await reports.last_errors(tx, [row["id"] for row in tried], since)
+    return [
+        _stored(row, spec, box, timers.get(row["id"]), errors.get(row["id"]))
+        for row, spec in zip(rows, specs, strict=True)
+    ]
+
+
+def _expected_due(row: Row, wanted: Schedule, now: datetime) -> datetime | None:
+    """When a job's timer should be due; None when it cannot have one."""
+    if row["state"] != "ACTIVE" or row["fired"]:
+        return None
+    delay = schedule.jitter(row["id"], wanted.jitter_sec)
+    if isinstance(wanted, Once):
+        return wanted.run_at + delay
+    try:
+        at = schedule.next_after(wanted, now - delay, row["id"])
+    except ScheduleError:
+        return None
+    return None if at is None else at + delay
+
+
+def _stored(
+    row: Row, spec: JobSpec, box: SecretBox, timer: Row | None, error: str | None
+) -> JobDocument:
+    times = [timer["due_at"]] if timer else []
+    if row["run_state"] in ("READY", "RETRYING"):
+        times.append(row["run_retry_at"] or row["run_due_at"])
+    active = row["state"] == "ACTIVE"
+    armed = timer["occurrence_at"] if timer and active else None
+    return _document(
+        row, spec, _read_texts(row["labels"]), _secret_names(row, box),
+        min(times, default=None), fires(spec.schedule, row["id"], armed), error,
+    )  # fmt: skip
+
+
+def _secret_names(row: Row, box: SecretBox) -> list[str]:
+    """The names of a job's credential headers; none when they do not open with the key at hand."""
+    if row["secret_headers"] is None:
+        return []
+    try:
+        return list(_read_texts(box.open(row["secret_headers"], row["tenant_id"], HEADERS)))
+    except SecretUnreadable:
+        return []
+
+
+def _document(
+    row: Row | Mapping[str, Any],
+    spec: JobSpec,
+    labels: dict[str, str],
+    secret_names: list[str],
+    next_run_at: datetime | None,
+    next_fires: list[str],
+    last_error: str | None,
+) -> JobDocument:
+    return JobDocument(
+        id=str(row["id"]),
+        name=row["name"],
+        status=row["status"],
+        state_reason=row["state_reason"],
+        schedule=schedule_document(spec.schedule),
+        target=target_document(spec.target, secret_names),
+        priority=row["priority"],
+        lane=row["lane"],
+        retry_policy=spec.retry_policy,
+        lease_sec=row["lease_sec"],
+        labels=labels,
+        payload_bytes=row["payload_bytes"],
+        content_type=row["content_type"],
+        version=row["version"],
+        created_at=stamp(row["created_at"]),
+        created_by=row["created_by"],
+        next_run_at=maybe(next_run_at),
+        next_fires=next_fires,
+        attempts=row["attempts"],
+        last_error=last_error,
+    )

@@ -1,0 +1,112 @@
+"""JSON as text: whether it can be read at all, how deep it goes, and keys given twice."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, cast
+
+import msgspec
+from msgspec import Raw
+
+from noonday.api.shapes import Shape
+
+DEEPEST: Final = 64
+"""How many objects and arrays may lie in each other, a payload's own among them."""
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_TOO_DEEP: Final = ("too_deep", f"has more than {DEEPEST} objects and arrays in each other")
+_SURROGATE: Final = re.compile(rb"\\u[dD][89abAB]")
+
+
+def unreadable(document: bytes) -> tuple[str, str] | None:
+    """A code and a text for what is not JSON that is taken here, or None.
+
+    That is RFC 8259 in UTF-8 without a byte order mark, and no half of a surrogate pair.
+    """
+    try:
+        document.decode()
+        msgspec.json.decode(document, type=Raw)
+    except UnicodeDecodeError as error:
+        return "malformed", f"is not UTF-8 (byte {error.start})"
+    except RecursionError:
+        return _TOO_DEEP
+    except msgspec.DecodeError as error:
+        return "malformed", _malformed(document, str(error))
+    return _TOO_DEEP if too_deep(document) else None
+
+
+def _malformed(document: bytes, error: str) -> str:
+    if not document.strip():
+        return "is empty"
+    reason = error.removeprefix("JSON is malformed: ").removeprefix("Input data was ")
+    if _SURROGATE.search(document):
+        reason += "; half of a surrogate pair is no character"
+    return f"is not JSON ({reason})"
+
+
+def too_deep(document: bytes) -> bool:
+    """Whether a well-formed document is nested deeper than is taken."""
+    if document.count(b"{") + document.count(b"[") <= DEEPEST:
+        return False
+    brackets = _STRING.sub(b"", document).translate(_ONE_KIND, _NOT_BRACKETS)
+    for _ in range(DEEPEST):  # each round takes the innermost away
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
+
+
+class _Key:
+    """A key as it stands in the text; without ``__eq__``, so that equal keys stay apart."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, _: type, text: str) -> None:
+        self.text = text
+
+
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
+_PAIRS: Final = msgspec.json.Decoder(dict[_Key, Raw], dec_hook=_Key)
+
+
+def pairs(raw: bytes | Raw) -> list[tuple[str, Raw]]:
+    """The members of an object, equal keys among them, each value as it stands in the text."""
+    return [(key.text, value) for key, value in _PAIRS.decode(raw).items()]
+
+
+def has_equal_keys(raw: bytes, shape: Shape) -> bool:
+    """Whether an object that the shape names has a key twice; the text is sound otherwise."""
+    # Every member has one colon of its own, so a member that another overwrote leaves one over.
+    # So does a colon within a key, which is worth a closer look.
+    values: list[Raw] = []
+    members = _count_members(raw, shape, values)
+    colons = b"".join(cast("list[bytes]", values)).count(b":")
+    return raw.count(b":") != members + colons and _repeats(raw, shape)
+
+
+def _count_members(raw: bytes | Raw, shape: Shape, values: list[Raw]) -> int:
+    """How many members the named objects have, but for overwritten ones; the others' values."""
+    if shape.items:
+        elements: list[Raw] = shape.decoder.decode(raw)
+        return sum(_count_members(element, shape.items, values) for element in elements)
+    members = _MEMBERS.decode(raw)
+    count = len(members)
+    for name, inner in shape.containers.items():
+        if (container := members.pop(name, None)) is not None:
+            count += _count_members(container, inner, values)
+    values += members.values()
+    return count
+
+
+def _repeats(raw: bytes | Raw, shape: Shape) -> bool:
+    if shape.items:
+        elements: list[Raw] = shape.decoder.decode(raw)
+        return any(_repeats(element, shape.items) for element in elements)
+    members = pairs(raw)
+    if len(dict(members)) != len(members):
+        return True
+    return any(
+        _repeats(value, shape.containers[name])
+        for name, value in members
+        if name in shape.containers
+    )

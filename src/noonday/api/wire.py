@@ -1,0 +1,289 @@
+"""The body of a job, field by field: types, limits, defaults, and what is not carried out yet.
+
+This is the one table that decoding, the list of faults and the OpenAPI document are made from.
+What a type cannot say is checked in ``checks.py``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from noonday.api.shapes import LATER
+from noonday.domain.model import Cron, HttpTarget, RetryPolicy
+from noonday.domain.schedule import LONGEST_SEC
+
+DAY_SEC: Final = 86_400
+_POLICY: Final = RetryPolicy()
+
+
+def _later(description: str, values: tuple[str, ...] | type = object) -> Meta:
+    """A field of which some values are understood, but answered with ``not_supported``."""
+    return Meta(description=description, extra={LATER: values})
+
+
+Instant = Annotated[
+    datetime,
+    Meta(
+        tz=True,
+        description="RFC 3339 with an offset, from 1970 up to 2200.",
+        examples=[datetime.fromisoformat("2027-03-28T02:30:00+01:00")],
+    ),
+]
+Jitter = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=DAY_SEC,
+        description="Delays each occurrence by a fixed time of the job, from 0 up to so many "
+        "seconds, so that many jobs do not fire at once.",
+    ),
+]
+Grace = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=LONGEST_SEC,
+        description="An occurrence that is later than so many seconds is not run, but missed.",
+    ),
+]
+Misfire = Annotated[
+    Literal["one"],
+    _later("When several occurrences are due, the latest runs.", ("skip", "all")),
+]
+Overlap = Annotated[
+    Literal["skip", "allow"],
+    _later(
+        "While a run of the job is unfinished, the next occurrence is skipped, or runs beside it.",
+        ("queue", "replace"),
+    ),
+]
+Never = Annotated[None, _later("Not carried out in this release.")]
+
+
+class OnceBody(
+    msgspec.Struct, tag="once", tag_field="type", frozen=True, forbid_unknown_fields=True
+):
+    """Fires one time: at ``run_at``, after ``delay``, or else at once. A past time runs at once."""
+
+    run_at: Instant | None = None
+    delay: (
+        Annotated[
+            str,
+            Meta(
+                max_length=64,
+                description="An ISO 8601 duration, `PnDTnHnMnS` or `PnW`, from the request on. "
+                "A day has 24 hours.",
+                examples=["PT30S"],
+                extra_json_schema={"format": "duration"},
+            ),
+        ]
+        | None
+    ) = None
+    jitter_sec: Jitter = 0
+    grace_sec: Grace | None = None
+
+
+class CronBody(
+    msgspec.Struct, tag="cron", tag_field="type", frozen=True, forbid_unknown_fields=True
+):
+    """Fires at each local time that the expression names."""
+
+    cron: Annotated[
+        str,
+        Meta(
+            max_length=200,
+            description="Five fields, or six with the seconds first; names, ranges, lists, steps, "
+            "`L`, `5L`, `5#2`, `H` and macros such as `@daily`. Day of month and day of week are "
+            "joined by or when both are restricted.",
+            examples=["0 0 * * *"],
+        ),
+    ]
+    timezone: Annotated[
+        str,
+        Meta(max_length=64, description="An IANA time zone.", examples=["Europe/Paris"]),
+    ] = Cron("").timezone
+    jitter_sec: Jitter = 0
+    misfire: Misfire = "one"
+    overlap: Overlap = "skip"
+    grace_sec: Grace = DAY_SEC
+    dst_gap: Annotated[
+        Literal["run"],
+        _later("A local time that is skipped fires once, right after the gap.", ("skip",)),
+    ] = "run"
+    dst_fold: Annotated[
+        Literal["first"],
+        _later(
+            "A local time that occurs twice fires the first time; wildcard hours fire both times.",
+            ("second", "both"),
+        ),
+    ] = "first"
+    starts_at: Instant | None = None
+    ends_at: Never = None
+    max_occurrences: Never = None
+
+
+class IntervalBody(
+    msgspec.Struct, tag="interval", tag_field="type", frozen=True, forbid_unknown_fields=True
+):
+    """Fires at ``starts_at`` and every ``interval_sec`` after it, however long runs take."""
+
+    interval_sec: Annotated[
+        int, Meta(ge=1, le=LONGEST_SEC, description="Seconds between occurrences.", examples=[3600])
+    ]
+    starts_at: Instant | None = None
+    jitter_sec: Jitter = 0
+    misfire: Misfire = "one"
+    overlap: Overlap = "skip"
+    grace_sec: Grace = DAY_SEC
+    ends_at: Never = None
+    max_occurrences: Never = None
+
+
+ScheduleBody = OnceBody | CronBody | IntervalBody
+
+
+class HttpBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A webhook: the payload is sent there, signed, and a 2xx answer is success."""
+
+    type: Annotated[
+        Literal["http"],
+        Meta(
+            description="The kind of target.",
+            examples=["http"],
+            extra={LATER: ("script", "container", "pull")},
+        ),
+    ]
+    url: Annotated[
+        str,
+        Meta(
+            max_length=2048,
+            description="An absolute http or https URL without credentials and fragment. "
+            "Addresses inside the service's own network are refused.",
+            examples=["https://example.com/hook"],
+            extra_json_schema={"format": "uri"},
+        ),
+    ]
+    method: Literal["POST", "PUT", "PATCH", "GET", "DELETE"] = HttpTarget("").method
+    headers: Annotated[
+        dict[str, str],
+        Meta(
+            max_length=64,
+            description="Sent with each attempt. Names that Noonday sets itself are refused. "
+            "Headers that carry credentials are stored sealed and never shown again.",
+        ),
+    ] = {}
+    timeout_sec: Annotated[
+        float, Meta(ge=0.1, le=3600, description="An attempt that takes longer has failed.")
+    ] = HttpTarget("").timeout_sec
+
+
+class RetryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a run is tried: waits of ``base_sec * factor**n``, each longer by up to a fifth."""
+
+    max_attempts: Annotated[
+        int, Meta(ge=1, le=1000, description="Attempts that fail until the run is a dead letter.")
+    ] = _POLICY.max_attempts
+    base_sec: Annotated[float, Meta(ge=0.1, le=DAY_SEC, description="The first wait.")] = (
+        _POLICY.base_sec
+    )
+    factor: Annotated[float, Meta(ge=1, le=100, description="What each wait grows by.")] = (
+        _POLICY.factor
+    )
+    cap_sec: Annotated[float, Meta(ge=0.1, le=30 * DAY_SEC, description="The longest wait.")] = (
+        _POLICY.cap_sec
+    )
+    max_age_sec: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=LONGEST_SEC,
+                description="No attempt begins later than so long after the run was due.",
+            ),
+        ]
+        | None
+    ) = _POLICY.max_age_sec
+
+
+class JobBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A job: what to call, and when."""
+
+    schedule: ScheduleBody
+    target: HttpBody
+    name: Annotated[str, Meta(max_length=255, description="For people; need not be unique.")] = ""
+    payload: (
+        Annotated[
+            Raw,
+            Meta(description="Any JSON. It is sent byte for byte as it stands in the request."),
+        ]
+        | UnsetType
+    ) = UNSET
+    payload_base64: (
+        Annotated[bytes, Meta(description="A payload that is not JSON.")] | UnsetType
+    ) = UNSET
+    content_type: (
+        Annotated[
+            str,
+            Meta(
+                min_length=3,
+                max_length=255,
+                description="Of `payload_base64`; `application/octet-stream` if not given. "
+                "A `payload` is sent as `application/json`.",
+                examples=["text/plain; charset=utf-8"],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    priority: Annotated[int, Meta(ge=0, le=9, description="0 is the most urgent.")] = 5
+    lane: Annotated[Literal["default"], _later("The stream of runs it joins.", str)] = "default"
+    retry_policy: RetryBody = RetryBody()
+    lease_sec: Annotated[
+        int,
+        Meta(
+            ge=5,
+            le=3600,
+            description="A run whose worker is not heard of for so long is offered to another.",
+        ),
+    ] = 60
+    on_unknown: Annotated[
+        Literal["retry"],
+        _later(
+            "What follows when nobody knows whether the receiver did the work.", ("dead_letter",)
+        ),
+    ] = "retry"
+    cancel_url: Never = None
+    after: Annotated[
+        list[str],
+        Meta(
+            max_length=0,
+            description="Only an empty list in this release.",
+            extra={LATER: list},
+        ),
+    ] = []
+    concurrency_key: Never = None
+    labels: Annotated[
+        dict[
+            Annotated[str, Meta(min_length=1, max_length=63)],
+            Annotated[str, Meta(max_length=255)],
+        ],
+        Meta(max_length=32, description="For finding jobs again."),
+    ] = {}
+
+
+EXAMPLE: Final = {
+    "name": "nightly-billing",
+    "schedule": {"type": "cron", "cron": "0 0 * * *", "timezone": "Europe/Paris"},
+    "target": {
+        "type": "http",
+        "url": "https://example.com/billing",
+        "headers": {"x-team": "payments"},
+    },
+    "payload": {"ledger": "eu"},
+    "priority": 2,
+    "labels": {"env": "prod"},
+}
+"""A job that shows what most jobs say."""

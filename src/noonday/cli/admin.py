@@ -1,0 +1,143 @@
+"""Commands for those who run the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from noonday.cli.connection import Config, Json, Key, Limit, Url, connect
+from noonday.cli.output import show, show_list
+
+tenants = typer.Typer(no_args_is_help=True, help="Who shares this service.")
+keys = typer.Typer(no_args_is_help=True, help="Who may call, and what they may do.")
+
+TENANTS: Final = ("id", "name", "max_payload_bytes", "created_at", "secrets_rotated_at")
+KEYS: Final = ("id", "tenant", "role", "name", "created_at", "expires_at", "revoked_at")
+WORKERS: Final = (
+    "name", "role", "host", "pid", "slots", "in_flight", "alive", "stopping", "seen_at",
+)  # fmt: skip
+SHARDS: Final = ("shard", "epoch", "owner_id", "leased_until")
+AUDIT: Final = ("at", "actor", "action", "object_type", "object_id", "request_id")
+
+
+@tenants.command("list")
+def list_tenants(
+    limit: Limit = 200,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """List tenants."""
+    with connect(config, url, key) as noonday:
+        show_list(noonday.tenants.list(), TENANTS, limit, as_json)
+
+
+@tenants.command("create")
+def create_tenant(
+    name: Annotated[str, typer.Argument(help="A name that no tenant has yet.")],
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Make a tenant. Its signing secret is shown now and never again."""
+    with connect(config, url, key) as noonday:
+        show(noonday.tenants.create(name), as_json)
+
+
+@keys.command("create")
+def create_key(
+    tenant: Annotated[str, typer.Option(help="Whose jobs the key is for.")] = "default",
+    role: Annotated[str, typer.Option(help="viewer, submitter, operator or admin.")] = "submitter",
+    name: Annotated[str, typer.Option(help="What it is for.")] = "",
+    expires_at: Annotated[
+        str | None, typer.Option(help="Until when it is good: 2028-01-01T00:00:00Z.")
+    ] = None,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Make an API key. It is shown now and never again.
+
+    \b
+    Example:
+      noonday keys create --tenant shop --role submitter --name checkout
+    """
+    wishes = {"tenant": tenant, "role": role, "name": name}
+    if expires_at is not None:
+        wishes["expires_at"] = expires_at
+    with connect(config, url, key) as noonday:
+        show(noonday.api_keys.create(**wishes), as_json)
+
+
+@keys.command("list")
+def list_keys(
+    limit: Limit = 200,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """List API keys, without their secrets."""
+    with connect(config, url, key) as noonday:
+        show_list(noonday.api_keys.list(), KEYS, limit, as_json)
+
+
+@keys.command("revoke")
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(help="The key's id.", metavar="ID")],
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Refuse an API key from now on."""
+    with connect(config, url, key) as noonday:
+        show(noonday.api_keys.revoke(key_id), as_json)
+
+
+def workers(
+    limit: Limit = 200,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """List the service's processes: who is alive, and what each is doing."""
+    with connect(config, url, key) as noonday:
+        show_list(noonday.operations.workers(), WORKERS, limit, as_json)
+
+
+def shards(
+    limit: Limit = 64,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """List the slices of timers and the scheduler that owns each."""
+    with connect(config, url, key) as noonday:
+        show_list(noonday.operations.shards(), SHARDS, limit, as_json)
+
+
+def audit(
+    limit: Limit = 50,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """List what people and programs changed, newest first."""
+    with connect(config, url, key) as noonday:
+        show_list(noonday.operations.audit(), AUDIT, limit, as_json)
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "workers": workers,
+    "shards": shards,
+    "audit": audit,
+}

@@ -1,0 +1,119 @@
+"""From options to the document of a job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from base64 import b64encode
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from noonday.cli.failures import Code, fail
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The options of ``jobs create``, as given; None where not."""
+
+    target: str | None = None
+    name: str | None = None
+    at: str | None = None
+    delay: str | None = None
+    cron: str | None = None
+    timezone: str | None = None
+    every: int | None = None
+    overlap: str | None = None
+    jitter_sec: int | None = None
+    method: str | None = None
+    headers: list[str] | None = None
+    timeout_sec: float | None = None
+    payload: str | None = None
+    max_attempts: int | None = None
+    priority: int | None = None
+    labels: list[str] | None = None
+
+
+def job_document(wishes: Wishes, file: Path | None) -> dict[str, Any] | bytes:
+    """The body of ``POST /v1/jobs``; whether its values are good is for the server to say."""
+    if file is not None:
+        if wishes != Wishes():
+            fail(Code.USAGE, "--file holds the whole job: give no other options about it")
+        return _read(file)
+    if wishes.target is None:
+        fail(Code.USAGE, "give the URL to call, or a whole job with --file")
+    attempts = wishes.max_attempts
+    document = {
+        "name": wishes.name,
+        "schedule": _schedule(wishes),
+        "target": _given(
+            type="http",
+            url=wishes.target,
+            method=wishes.method,
+            headers=_pairs("--header", wishes.headers, ":"),
+            timeout_sec=wishes.timeout_sec,
+        ),
+        "priority": wishes.priority,
+        "labels": _pairs("--label", wishes.labels, "="),
+        "retry_policy": None if attempts is None else {"max_attempts": attempts},
+        **_payload(wishes.payload),
+    }
+    return _given(**document)
+
+
+def _schedule(wishes: Wishes) -> dict[str, Any]:
+    kinds = {
+        "--at": wishes.at,
+        "--delay": wishes.delay,
+        "--cron": wishes.cron,
+        "--every": wishes.every,
+    }
+    chosen = [option for option, value in kinds.items() if value is not None]
+    if len(chosen) > 1:
+        fail(Code.USAGE, f"only one of {' and '.join(chosen)} can be meant")
+    kind = {"--cron": "cron", "--every": "interval"}.get("".join(chosen), "once")
+    return _given(
+        type=kind,
+        run_at=wishes.at,
+        delay=wishes.delay,
+        cron=wishes.cron,
+        timezone=wishes.timezone,
+        interval_sec=wishes.every,
+        overlap=wishes.overlap,
+        jitter_sec=wishes.jitter_sec,
+    )
+
+
+def _payload(text: str | None) -> dict[str, Any]:
+    """The payload, byte for byte as it was given."""
+    if text is None:
+        return {}
+    data = _read(Path(text[1:])) if text.startswith("@") else text.encode()
+    try:
+        json.loads(data)
+    except ValueError as error:
+        fail(Code.USAGE, f"--payload is no JSON: {error}")
+    return {"payload_base64": b64encode(data).decode(), "content_type": "application/json"}
+
+
+def _pairs(option: str, texts: list[str] | None, separator: str) -> dict[str, str] | None:
+    if not texts:
+        return None
+    pairs = {}
+    for text in texts:
+        name, found, value = text.partition(separator)
+        if not found:
+            fail(Code.USAGE, f"{option} {text!r}: name and value are separated by {separator!r}")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        fail(Code.USAGE, f"{file}: {error.strerror}")
+
+
+def _given(**members: Any) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}

@@ -1,0 +1,195 @@
+"""Commands about jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias
+
+import typer
+
+from noonday.cli.connection import Config, Json, Key, Limit, Url, connect
+from noonday.cli.documents import Wishes, job_document
+from noonday.cli.output import show, show_list
+
+app = typer.Typer(no_args_is_help=True, help="Create jobs, look at them, cancel and trigger them.")
+
+JobId: TypeAlias = Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")]
+
+COLUMNS: Final = (
+    "id", "name", "status", "schedule.type", "next_run_at", "lane", "priority", "target.url",
+)  # fmt: skip
+EXECUTIONS: Final = (
+    "run_id", "attempt", "status", "started_at", "duration_ms", "http_status", "error",
+)  # fmt: skip
+OCCURRENCES: Final = ("occurrence_at", "kind", "outcome", "late_ms", "attempts", "reason", "run_id")
+
+
+@app.command()
+def create(
+    target: Annotated[
+        str | None, typer.Argument(help="The URL to call.", metavar="URL", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", help="Send this JSON document as it is instead; - is standard input."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Run once, at this instant: 2027-01-31T09:00:00+01:00.")
+    ] = None,
+    delay: Annotated[str | None, typer.Option(help="Run once, after so long: PT30S, P1D.")] = None,
+    cron: Annotated[
+        str | None, typer.Option(help="Run whenever this matches: '0 3 * * *'.")
+    ] = None,
+    timezone: Annotated[
+        str | None, typer.Option(help="Whose clock --cron means: Europe/Paris. [default: UTC]")
+    ] = None,
+    every: Annotated[int | None, typer.Option(help="Run every so many seconds.", min=1)] = None,
+    overlap: Annotated[
+        str | None, typer.Option(help="skip or allow, while an earlier run is unfinished.")
+    ] = None,
+    jitter_sec: Annotated[int | None, typer.Option(help="Spread over so many seconds.")] = None,
+    method: Annotated[str | None, typer.Option(help="The HTTP method. [default: POST]")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", help="'name: value', may be repeated.")
+    ] = None,
+    timeout_sec: Annotated[float | None, typer.Option(help="Bounds one attempt.")] = None,
+    payload: Annotated[
+        str | None, typer.Option("--payload", "-d", help="JSON to send; @file reads a file.")
+    ] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="Most attempts at a run.")] = None,
+    priority: Annotated[int | None, typer.Option(help="0 (most urgent) to 9. [default: 5]")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="'key=value', may be repeated.")] = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(help="The same key again answers with the same job. [default: a new one]"),
+    ] = None,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Create a job. When this ends well, the job is durable.
+
+    Without --at, --delay, --cron or --every it runs now.
+
+    \b
+    Examples:
+      noonday jobs create https://example.com/hook -d '{"report": 7}'
+      noonday jobs create https://example.com/hook --cron '0 3 * * *' --timezone Europe/Paris
+      noonday jobs create https://example.com/hook --every 300 --name ping -H 'x-team: infra'
+      noonday jobs create --file job.json --idempotency-key order-4711
+    """
+    wishes = Wishes(
+        target=target, name=name, at=at, delay=delay, cron=cron, timezone=timezone, every=every,
+        overlap=overlap, jitter_sec=jitter_sec, method=method, headers=header,
+        timeout_sec=timeout_sec, payload=payload, max_attempts=max_attempts, priority=priority,
+        labels=label,
+    )  # fmt: skip
+    document = job_document(wishes, file)
+    with connect(config, url, key) as noonday:
+        show(noonday.jobs.create(document, idempotency_key=idempotency_key), as_json)
+
+
+@app.command("list")
+def list_jobs(
+    status: Annotated[
+        str | None, typer.Option(help="PENDING, RUNNING, COMPLETE, FAILED, PAUSED …")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Names that begin so.")] = None,
+    label: Annotated[str | None, typer.Option(help="'key=value'.")] = None,
+    lane: Annotated[str | None, typer.Option(help="Jobs of this lane.")] = None,
+    target_host: Annotated[str | None, typer.Option(help="Jobs that call this host.")] = None,
+    limit: Limit = 50,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """List jobs, newest first.
+
+    \b
+    Examples:
+      noonday jobs list --status FAILED
+      noonday jobs list --label env=prod --json
+    """
+    filters: dict[str, Any] = {
+        "status": status,
+        "name_prefix": name,
+        "label": None if label is None else label.replace("=", ":", 1),
+        "lane": lane,
+        "target_host": target_host,
+        "limit": min(limit, 200),
+    }
+    with connect(config, url, key) as noonday:
+        show_list(noonday.jobs.list(**filters), COLUMNS, limit, as_json)
+
+
+@app.command()
+def get(
+    job_id: JobId, config: Config = None, url: Url = None, key: Key = None, as_json: Json = False
+) -> None:
+    """Show a job: what was asked for, how it stands, when it fires next."""
+    with connect(config, url, key) as noonday:
+        show(noonday.jobs.get(job_id), as_json)
+
+
+@app.command()
+def cancel(
+    job_id: JobId, config: Config = None, url: Url = None, key: Key = None, as_json: Json = False
+) -> None:
+    """Cancel all future runs of a job."""
+    with connect(config, url, key) as noonday:
+        show(noonday.jobs.delete(job_id), as_json)
+
+
+@app.command()
+def trigger(
+    job_id: JobId,
+    reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Run a job now, beside its schedule."""
+    with connect(config, url, key) as noonday:
+        show(noonday.jobs.trigger(job_id, reason=reason), as_json)
+
+
+def executions(
+    job_id: JobId,
+    limit: Limit = 50,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """List the attempts at a job's runs, newest first."""
+    with connect(config, url, key) as noonday:
+        found = noonday.jobs.executions(job_id, limit=min(limit, 200))
+        show_list(found, EXECUTIONS, limit, as_json)
+
+
+def occurrences(
+    job_id: JobId,
+    limit: Limit = 50,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """List what a job fired and how late, and what it skipped or missed and why."""
+    with connect(config, url, key) as noonday:
+        found = noonday.jobs.occurrences(job_id, limit=min(limit, 200))
+        show_list(found, OCCURRENCES, limit, as_json)
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "executions": executions,
+    "occurrences": occurrences,
+}
+"""Commands that stand on their own, beside ``jobs``."""

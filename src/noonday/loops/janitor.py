@@ -1,0 +1,184 @@
+"""The janitor: makes partitions ahead, and lets go of what has been kept long enough.
+
+One process does it at a time, the one that owns shard 0; should two overlap for a moment, they
+get in each other's way, but do no harm. Each piece of work stands alone: one that fails is
+logged, counted, and tried again at the next pass, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from noonday.domain.errors import StoreUnavailable
+from noonday.settings import Retention
+from noonday.store import DirectConnection, Store, idempotency, partitions, retention, workers
+from noonday.store import timer_upkeep as timers
+from noonday.store.blobs import BlobStore
+from noonday.store.ranges import Range
+from noonday.telemetry import Metrics
+
+NAME: Final = "janitor"
+BATCH: Final = 1_000
+BATCHES: Final = 50
+"""Most batches of one kind in a pass."""
+PARTS: Final = 32
+"""Most partitions of one kind in a pass."""
+LOOK_SEC: Final = 2.0
+"""How soon a process that does not lead looks again whether it does."""
+
+log = structlog.get_logger()
+
+
+class Janitor:
+    """Keeps the database in shape. ``leads`` says whether this process is the one to do it."""
+
+    def __init__(
+        self,
+        store: Store,
+        blobs: BlobStore,
+        kept: Retention,
+        metrics: Metrics | None = None,
+        *,
+        leads: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._kept = kept
+        self._metrics = metrics
+        self._leads = leads
+        self._cursor = UUID(int=0)
+
+    def sleep_for(self) -> float | None:
+        """Seconds to wait at most: a process that comes to lead does not wait for a full pause."""
+        return None if self._leads() else LOOK_SEC
+
+    async def tick(self) -> int:
+        """One bounded pass over all there is to do; how many things were done."""
+        if not self._leads():
+            return 0
+        async with self._store.transaction() as tx:
+            now = await tx.clock()
+        done = 0
+        for chore in (
+            self._make_partitions, self._split_timers, self._index_timers, self._retire_timers,
+            self._compact_executions, self._drop_executions, self._drop_ledger,
+            self._forget_keys, self._forget_workers, self._delete_jobs, self._sweep_blobs,
+        ):  # fmt: skip
+            if self._leads():
+                done += await self._attempt(chore.__name__.strip("_"), partial(chore, now))
+        return done
+
+    async def _attempt(self, what: str, work: Callable[[], Awaitable[int]]) -> int:
+        try:
+            return await work()
+        except StoreUnavailable as error:  # a lock that somebody else has, more often than not
+            log.warning("upkeep.put_off", loop=NAME, reason=what, error=str(error))
+        except Exception as error:
+            log.exception("upkeep.failed", loop=NAME, reason=what, error=str(error))
+        if self._metrics is not None:
+            self._metrics.loop_failed(NAME)
+        return 0
+
+    async def _each(
+        self, parts: Sequence[Range], work: Callable[[DirectConnection, Range], Awaitable[bool]]
+    ) -> int:
+        """Do ``work`` for each partition, on a direct connection of its own."""
+
+        async def one(part: Range) -> int:
+            async with self._store.direct() as connection:
+                return await work(connection, part)
+
+        return sum([await self._attempt(part.name, partial(one, part)) for part in parts[:PARTS]])
+
+    # --- partitions -----------------------------------------------------------------------
+
+    async def _make_partitions(self, now: datetime) -> int:
+        async with self._store.transaction() as tx:
+            parts = await partitions.missing(tx, now)
+        return await self._each(parts, partitions.make)
+
+    async def _split_timers(self, now: datetime) -> int:
+        async with self._store.transaction() as tx:
+            parts = await timers.coarse(tx, now)
+        return await self._each(parts, partial(timers.split, now=now))
+
+    async def _index_timers(self, now: datetime) -> int:
+        async with self._store.transaction() as tx:
+            parts = await timers.unindexed(tx, now)
+        return await self._each(parts, partial(timers.index, now=now))
+
+    async def _retire_timers(self, now: datetime) -> int:
+        async with self._store.transaction() as tx:
+            parts = await timers.over(tx, now)
+        return await self._each(parts, partial(timers.retire, bound=self._store.now))
+
+    async def _compact_executions(self, now: datetime) -> int:
+        async with self._store.transaction() as tx:
+            days = await retention.succeeded(
+                tx, self._success_before(now), self._failure_before(now)
+            )
+        return await self._each(days, retention.compact)
+
+    async def _drop_executions(self, now: datetime) -> int:
+        async with self._store.transaction() as tx:
+            parts = await retention.expired(tx, self._failure_before(now))
+        return await self._each(parts, retention.remove)
+
+    async def _drop_ledger(self, now: datetime) -> int:
+        async with self._store.transaction() as tx:
+            await retention.raise_ledger_start(tx, now - timedelta(days=self._kept.ledger_days))
+        # In a transaction of its own: what is dropped has been closed for all to see.
+        async with self._store.transaction() as tx:
+            parts = await retention.closed(tx)
+        return await self._each(parts, retention.remove)
+
+    # --- rows -----------------------------------------------------------------------------
+
+    async def _forget_keys(self, _now: datetime) -> int:
+        older_than = timedelta(hours=self._kept.idempotency_hours)
+        forgotten = 0
+        for _ in range(BATCHES):
+            async with self._store.transaction() as tx:
+                count = await idempotency.prune(tx, older_than, BATCH)
+            forgotten += count
+            if count < BATCH:
+                break
+        return forgotten
+
+    async def _forget_workers(self, _now: datetime) -> int:
+        async with self._store.transaction() as tx:
+            return await workers.forget(tx)
+
+    async def _delete_jobs(self, now: datetime) -> int:
+        deleted = 0
+        for _ in range(BATCHES):
+            async with self._store.transaction() as tx:
+                batch = await retention.delete_ended(
+                    tx, self._cursor, self._success_before(now), self._failure_before(now), BATCH
+                )
+            self._cursor = batch.cursor or UUID(int=0)
+            deleted += batch.jobs
+            for reference in batch.blobs:
+                await self._attempt(f"blob {reference}", partial(self._delete_blob, reference))
+            if batch.cursor is None:
+                break
+        return deleted
+
+    async def _delete_blob(self, reference: str) -> int:
+        await self._blobs.delete(reference)
+        return 1
+
+    async def _sweep_blobs(self, _now: datetime) -> int:
+        return await self._blobs.sweep()
+
+    def _success_before(self, now: datetime) -> datetime:
+        return now - timedelta(days=self._kept.success_days)
+
+    def _failure_before(self, now: datetime) -> datetime:
+        return now - timedelta(days=self._kept.failure_days)

@@ -1,0 +1,241 @@
+"""``noonday up``: everything in one supervised process tree.
+
+The supervisor starts an embedded Postgres (unless a database is given), migrates, and keeps one
+process per part running: one that ends is started again, after a growing pause. It hands each
+child its settings on standard input and keeps that pipe open, so a child notices when the
+supervisor is gone, however it went. Listening sockets belong to the supervisor: a child that is
+restarted comes back at the same address, and requests wait for it meanwhile.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from noonday import listening
+from noonday.embedded import EmbeddedPostgres, find_binaries
+from noonday.server import InitResult, init, run_role
+from noonday.settings import Settings
+from noonday.telemetry import configure_logs
+
+USUAL_PORT: Final = 8321
+"""Where the API is found when no port is asked for and this one is free."""
+SHORTEST_PAUSE_SEC: Final = 0.2
+LONGEST_PAUSE_SEC: Final = 10.0
+STEADY_SEC: Final = 30.0
+"""A child that ran so long is started again without a pause."""
+SPARE_SEC: Final = 10.0
+"""What a child gets beyond its grace period before it is killed."""
+
+log = structlog.get_logger()
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What a child is told on the first line of its standard input."""
+
+    role: str
+    settings: Settings
+    admin_socket: int
+    api_socket: int | None = None
+
+
+@dataclass
+class Child:
+    """One supervised process."""
+
+    role: str
+    settings: Settings
+    admin: socket.socket
+    api: socket.socket | None
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    start_again_at: float = 0.0
+    failures: int = 0
+    _sockets: list[int] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Spawn it; in a session of its own, so that Ctrl-C reaches the supervisor alone."""
+        inherited = [each.fileno() for each in (self.admin, self.api) if each is not None]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "noonday.supervisor"],
+            stdin=subprocess.PIPE,
+            pass_fds=inherited,
+            start_new_session=True,
+        )
+        api = self.api.fileno() if self.api is not None else None
+        orders = Orders(self.role, self.settings, self.admin.fileno(), api)
+        assert self.process.stdin is not None  # noqa: S101 - asked for above
+        self.process.stdin.write(msgspec.json.encode(orders, enc_hook=str) + b"\n")
+        self.process.stdin.flush()
+        self.started_at = time.monotonic()
+
+    def look_after(self) -> None:
+        """Start it again if it has ended."""
+        now = time.monotonic()
+        if self.process is not None and self.process.poll() is not None:
+            code = self.process.returncode
+            self._let_go()
+            self.failures = 0 if now - self.started_at > STEADY_SEC else self.failures + 1
+            pause = min(SHORTEST_PAUSE_SEC * 2**self.failures, LONGEST_PAUSE_SEC)
+            self.start_again_at = now + pause
+            log.error("child.ended", role=self.role, status=code, wait_sec=pause)
+        if self.process is None and now >= self.start_again_at:
+            self.start()
+
+    def tell_to_stop(self) -> None:
+        """SIGTERM: it stops in order."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, until: float) -> None:
+        """Wait for its end; kill it when it takes too long."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(max(until - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            log.error("child.killed", role=self.role, pid=self.process.pid)
+            self.process.kill()
+            self.process.wait()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+        self.process = None
+
+
+@dataclass(frozen=True)
+class Running:
+    """What ``up`` has brought up, for whoever shows it."""
+
+    address: str
+    admin_addresses: dict[str, str]
+    settings: Settings
+    init: InitResult
+
+
+def up(
+    settings: Settings,
+    *,
+    workers: int = 1,
+    schedulers: int = 1,
+    apis: int = 1,
+    say: Callable[[str], None] = print,
+    show: Callable[[Running], int] | None = None,
+) -> int:
+    """Bring everything up and keep it so until SIGINT or SIGTERM; the exit code.
+
+    ``show`` runs beside, in a thread of its own; when it returns a code of zero or more,
+    everything is stopped and that code is the answer. A negative code leaves things running.
+    """
+    configure_logs(settings.log_level, settings.log_format, role="supervisor")
+    stop = threading.Event()
+    codes: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with ExitStack() as stack:
+        settings = _with_database(settings, stack, say)
+        say("migrating the database")
+        made = init(settings)
+        roles = ["api"] * apis + ["scheduler"] * schedulers + ["worker"] * workers
+        children = _children(roles, settings, stack)
+        stack.callback(_stop, children, settings.worker_grace_sec, say)
+        running = _running(children, settings, made)
+        for child in children:
+            child.start()
+        if show is not None:
+            threading.Thread(target=_show, args=(show, running, codes, stop), daemon=True).start()
+        while not stop.wait(0.1):
+            for child in children:
+                child.look_after()
+    return codes[0] if codes else 0
+
+
+def _with_database(settings: Settings, stack: ExitStack, say: Callable[[str], None]) -> Settings:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    if settings.database_url is not None:
+        return settings
+    say(f"starting an embedded Postgres in {settings.home / 'postgres'}")
+    postgres = EmbeddedPostgres(settings.home, binaries=find_binaries(settings.postgres_bin))
+    stack.callback(postgres.stop)
+    postgres.start()
+    return msgspec.structs.replace(settings, database_url=postgres.dsn())
+
+
+def _children(roles: Sequence[str], settings: Settings, stack: ExitStack) -> list[Child]:
+    api = _api_socket(settings)
+    stack.callback(api.close)
+    children = []
+    for role in roles:
+        admin = listening.bind(settings.host, 0)
+        stack.callback(admin.close)
+        children.append(Child(role, settings, admin, api if role == "api" else None))
+    return children
+
+
+def _api_socket(settings: Settings) -> socket.socket:
+    if settings.port:
+        return listening.bind(settings.host, settings.port)
+    try:
+        return listening.bind(settings.host, USUAL_PORT)
+    except OSError:
+        return listening.bind(settings.host, 0)
+
+
+def _running(children: Sequence[Child], settings: Settings, made: InitResult) -> Running:
+    api = next(child.api for child in children if child.api is not None)
+    admin = {
+        f"{child.role} {n}": listening.address_of(child.admin) for n, child in enumerate(children)
+    }
+    return Running(listening.address_of(api), admin, settings, made)
+
+
+def _show(
+    show: Callable[[Running], int], running: Running, codes: list[int], stop: threading.Event
+) -> None:
+    code = show(running)
+    if code >= 0:
+        codes.append(code)
+        stop.set()
+
+
+def _stop(children: Sequence[Child], grace_sec: float, say: Callable[[str], None]) -> None:
+    say("stopping")
+    until = time.monotonic() + grace_sec + SPARE_SEC
+    for child in children:
+        child.tell_to_stop()
+    for child in children:
+        child.wait(until)
+
+
+def _path(wanted: type, value: Any) -> Any:
+    return Path(value) if wanted is Path else value
+
+
+def main() -> int:
+    """A child: read the orders, then be that role until told to stop or left alone."""
+    orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=Orders, dec_hook=_path)
+    return run_role(
+        orders.role,
+        orders.settings,
+        supervised=True,
+        admin_socket=socket.socket(fileno=orders.admin_socket),
+        api_socket=socket.socket(fileno=orders.api_socket) if orders.api_socket else None,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

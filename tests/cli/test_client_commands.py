@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from base64 import b64decode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.scripted_server import Answer, ScriptedServer
+
+from noonday.settings import load, write_client_file
+
+Call = Callable[..., Any]
+HOOK = "https://example.com/hook"
+
+
+def page(*documents: Any, cursor: str | None = None) -> Answer:
+    return Answer(200, {"data": list(documents), "next_cursor": cursor, "has_more": bool(cursor)})
+
+
+def problem(status: int, **headers: str) -> Answer:
+    body = {
+        "code": "some_code",
+        "detail": "so it is",
+        "request_id": "r1",
+        "errors": [{"pointer": "/schedule/cron", "code": "invalid", "detail": "has 4 fields"}],
+    }
+    return Answer(status, body, headers)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, 7), (401, 4), (403, 4), (404, 3), (409, 5), (412, 5), (413, 7), (415, 7),
+        (422, 7), (428, 5), (429, 6), (500, 1), (502, 6), (503, 6),
+    ],
+)  # fmt: skip
+def test_the_exit_code_says_what_kind_of_failure_it_was(
+    call: Call, server: ScriptedServer, status: int, code: int
+) -> None:
+    server.will(problem(status, **{"Retry-After": "3600"}))
+    result = call("jobs", "get", "a")
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        "noonday: so it is",
+        "  /schedule/cron: has 4 fields",
+        "  request r1",
+    ]
+
+
+def test_a_server_that_is_not_there_is_code_6(run: Call) -> None:
+    result = run("workers", "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 6
+    assert "cannot be reached" in result.stderr
+
+
+def test_address_and_key_come_from_options_then_variables_then_what_up_has_left(
+    run: Call, server: ScriptedServer, here: Path
+) -> None:
+    server.will(*[page()] * 3)
+    write_client_file(load(None, {}), url=server.url, key="nd_file")
+    assert run("workers").exit_code == 0
+    assert run("workers", NOONDAY_API_KEY="nd_variable").exit_code == 0
+    assert run("workers", "--key", "nd_option", NOONDAY_API_KEY="nd_variable").exit_code == 0
+    keys = [received.headers["Authorization"] for received in server.received]
+    assert keys == ["Bearer nd_file", "Bearer nd_variable", "Bearer nd_option"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "request_line"),
+    [
+        ("jobs get j", "GET /v1/jobs/j"),
+        ("jobs cancel j", "DELETE /v1/jobs/j"),
+        ("jobs trigger j", "POST /v1/jobs/j/trigger"),
+        ("runs get r", "GET /v1/runs/r"),
+        ("dlq get r", "GET /v1/dlq/r"),
+        ("tenants create shop", "POST /v1/tenants"),
+        ("keys create --tenant shop", "POST /v1/api-keys"),
+        ("keys revoke k", "DELETE /v1/api-keys/k"),
+    ],
+)
+def test_a_command_about_one_thing_shows_it(
+    call: Call, server: ScriptedServer, arguments: str, request_line: str
+) -> None:
+    document = {"id": "x", "labels": {"env": "prod"}, "error": None}
+    server.will(Answer(200, document), Answer(200, document))
+    shown = call(*arguments.split())
+    assert shown.exit_code == 0
+    assert shown.stdout == 'id\tx\nlabels\t{"env": "prod"}\nerror\t-\n'
+    assert json.loads(call(*arguments.split(), "--json").stdout) == document
+    assert f"{server.received[0].method} {server.received[0].path}" == request_line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        ("jobs list --status FAILED", "/v1/jobs?status=FAILED&limit=50"),
+        ("jobs list --label env=a=b", "/v1/jobs?label=env%3Aa%3Db&limit=50"),
+        ("executions j", "/v1/jobs/j/executions?limit=50"),
+        ("occurrences j --limit 500", "/v1/jobs/j/occurrences?limit=200"),
+        ("dlq list --reason timeout --job j", "/v1/dlq?reason=timeout&job_id=j&limit=50"),
+        ("tenants list", "/v1/tenants"),
+        ("keys list", "/v1/api-keys"),
+        ("workers", "/v1/workers"),
+        ("shards", "/v1/shards"),
+        ("audit", "/v1/audit"),
+    ],
+)
+def test_a_list_is_lines_for_people_and_an_array_for_programs(
+    call: Call, server: ScriptedServer, arguments: str, path: str
+) -> None:
+    server.will(page({"id": "x", "name": "n"}), page({"id": "x", "name": "n"}))
+    lines = call(*arguments.split()).stdout.splitlines()
+    assert len(lines) == 2
+    assert len(lines[0].split("\t")) == len(lines[1].split("\t"))
+    assert json.loads(call(*arguments.split(), "--json").stdout) == [{"id": "x", "name": "n"}]
+    assert server.received[0].path == path
+
+
+def test_a_list_stops_at_the_limit_and_says_so(call: Call, server: ScriptedServer) -> None:
+    server.will(page({"id": 1}, {"id": 2}, cursor="c"), page({"id": 3}, {"id": 4}))
+    result = call("jobs", "list", "--limit", "3")
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["ID", "1", "2", "3"]
+    assert "only the first 3" in result.stderr
+
+
+# --- jobs create ------------------------------------------------------------------------------
+
+
+def created(call: Call, server: ScriptedServer, *arguments: str) -> Any:
+    server.will(Answer(202, {"id": "j"}))
+    result = call("jobs", "create", *arguments)
+    assert result.exit_code == 0, result.stderr
+    return server.received[-1].json
+
+
+def test_a_job_with_nothing_but_a_url_runs_now(call: Call, server: ScriptedServer) -> None:
+    assert created(call, server, HOOK) == {
+        "schedule": {"type": "once"},
+        "target": {"type": "http", "url": HOOK},
+    }
+    assert server.received[-1].headers["Idempotency-Key"]
+
+
+def test_every_option_ends_up_in_its_field(call: Call, server: ScriptedServer) -> None:
+    document = created(
+        call, server, HOOK, "--name", "n", "--cron", "0 3 * * *", "--timezone", "Europe/Paris",
+        "--overlap", "allow", "--jitter-sec", "5", "--method", "PUT", "-H", "x-team: a: b",
+        "-H", "x-env:prod", "--timeout-sec", "2.5", "--max-attempts", "3", "--priority", "1",
+        "--label", "env=prod", "--idempotency-key", "mine",
+    )  # fmt: skip
+    assert document == {
+        "name": "n",
+        "schedule": {
+            "type": "cron", "cron": "0 3 * * *", "timezone": "Europe/Paris", "overlap": "allow",
+            "jitter_sec": 5,
+        },
+        "target": {
+            "type": "http", "url": HOOK, "method": "PUT", "timeout_sec": 2.5,
+            "headers": {"x-team": "a: b", "x-env": "prod"},
+        },
+        "priority": 1,
+        "labels": {"env": "prod"},
+        "retry_policy": {"max_attempts": 3},
+    }  # fmt: skip
+    assert server.received[-1].headers["Idempotency-Key"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "schedule"),
+    [
+        (["--at", "2027-01-31T09:00:00Z"], {"type": "once", "run_at": "2027-01-31T09:00:00Z"}),
+        (["--delay", "PT30S"], {"type": "once", "delay": "PT30S"}),
+        (["--every", "300"], {"type": "interval", "interval_sec": 300}),
+    ],
+)
+def test_the_options_choose_the_kind_of_schedule(
+    call: Call, server: ScriptedServer, arguments: list[str], schedule: Any
+) -> None:
+    assert created(call, server, HOOK, *arguments)["schedule"] == schedule
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_a_payload_is_sent_byte_for_byte_as_it_was_given(
+    call: Call, server: ScriptedServer, here: Path, from_file: bool
+) -> None:
+    text = '{ "n": 1.10, "big": 12345678901234567890123, "é": "\\u00e9" }'
+    (here / "payload.json").write_text(text, "utf-8")
+    document = created(call, server, HOOK, "-d", "@payload.json" if from_file else text)
+    assert b64decode(document["payload_base64"]).decode() == text
+    assert document["content_type"] == "application/json"
+
+
+def test_a_whole_job_from_a_file_is_sent_as_it_is(
+    call: Call, server: ScriptedServer, here: Path
+) -> None:
+    (here / "job.json").write_bytes(b'{ "schedule": {"type": "once"}, "payload": 1.10 }')
+    created(call, server, "--file", "job.json")
+    assert server.received[-1].body == (here / "job.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        [HOOK, "--cron", "* * * * *", "--every", "5"],
+        [HOOK, "-H", "no colon"],
+        [HOOK, "--label", "no sign"],
+        [HOOK, "-d", "{"],
+        [HOOK, "-d", "@missing.json"],
+        [HOOK, "--file", "job.json"],
+        ["--file", "missing.json"],
+    ],
+)
+def test_what_cannot_be_meant_is_wrong_usage_and_nothing_is_sent(
+    call: Call, server: ScriptedServer, arguments: list[str]
+) -> None:
+    result = call("jobs", "create", *arguments)
+    assert result.exit_code == 2
+    assert result.stderr
+    assert server.received == []
+
+
+# --- text from tenants and receivers ------------------------------------------------------------
+
+EVIL = "[red]x[/red] {{7*7}}\x1b[2J\n\t=cmd\u202e"
+
+
+def test_text_of_a_tenant_cannot_forge_lines_or_steer_the_terminal(
+    call: Call, server: ScriptedServer
+) -> None:
+    server.will(
+        page({"id": "x", "name": EVIL}), Answer(200, {"name": EVIL}), Answer(404, {"detail": EVIL})
+    )
+    for result in (call("jobs", "list"), call("jobs", "get", "x"), call("jobs", "get", "y")):
+        assert not set("\x1b\u202e") & set(result.output)
+        assert "[red]x[/red] {{7*7}}\\x1b[2J\\n\\t=cmd" in result.output
+        assert len(result.output.splitlines()) <= 2
+
+
+def test_on_a_terminal_a_table_shows_text_literally(here: Path, server: ScriptedServer) -> None:
+    server.will(page({"id": "x", "name": EVIL, "status": "PENDING"}))
+    environ = {"NOONDAY_URL": server.url, "COLUMNS": "200", "TERM": "xterm", "NO_COLOR": "1"}
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "noonday", "jobs", "list"],
+        stdout=theirs,
+        env={**os.environ, **environ},
+    )
+    os.close(theirs)
+    shown = b""
+    while chunk := _read(ours):
+        shown += chunk
+    os.close(ours)
+    assert process.wait() == 0
+    assert b"[red]x[/red]" in shown
+    assert b"\x1b[2J" not in shown
+    assert b"\t" not in shown
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4_096)
+    except OSError:  # how Linux says that the other side is closed
+        return b""

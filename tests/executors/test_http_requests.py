@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import pytest
+from tests.executors.attempts import JOB, attempt
+from tests.support.receivers import Answer, RecordingReceiver
+
+from noonday import __version__
+from noonday.domain.model import Attempt, Outcome, OutcomeKind
+from noonday.executors import EXECUTORS, Executor, Sent
+from noonday.executors.http import HttpExecutor
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+async def deliver(executor: HttpExecutor, made: Attempt) -> None:
+    assert (await executor.execute(made, Sent())).kind is OutcomeKind.SUCCESS
+
+
+async def test_a_request_says_what_it_is_about(
+    executor: HttpExecutor, receiver: RecordingReceiver
+) -> None:
+    made = attempt(
+        f"{receiver.url}/a/../b?x=%7E&y[]=1", number=3, lease_version=5, traceparent=TRACE
+    )
+    await deliver(executor, made)
+    (request,) = receiver.requests
+    assert (request.method, request.path) == ("POST", "/a/../b?x=%7E&y[]=1")
+    assert request.body == made.body
+    expected = {
+        "X-Job-Id": str(JOB),
+        "X-Run-Id": str(made.run),
+        "X-Occurrence": "2026-11-29T12:00:00.250Z",
+        "X-Attempt": "3",
+        "X-Lease-Version": "5",
+        "webhook-id": str(made.run),
+        "Idempotency-Key": str(made.run),
+        "traceparent": TRACE,
+        "Content-Type": "application/json",
+        "Content-Length": str(len(made.body)),
+        "User-Agent": f"Noonday/{__version__}",
+    }
+    assert {name: request[name] for name in expected} == expected
+    assert request.all("Cookie") == []
+
+
+async def test_a_trace_is_continued_only_where_there_is_one(
+    executor: HttpExecutor, receiver: RecordingReceiver
+) -> None:
+    await deliver(executor, attempt(f"{receiver.url}/hook"))
+    assert receiver.requests[0].all("traceparent") == []
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_a_method_without_content_sends_none(
+    executor: HttpExecutor, receiver: RecordingReceiver, method: str
+) -> None:
+    await deliver(executor, attempt(f"{receiver.url}/hook", method=method, body=b""))
+    (request,) = receiver.requests
+    assert (request.method, request.body) == (method, b"")
+    assert request.all("Content-Type") == []
+    assert request.all("Content-Length") in ([], ["0"])
+    assert request.all("Transfer-Encoding") == []
+
+
+async def test_the_customers_headers_are_sent_as_given(
+    executor: HttpExecutor, receiver: RecordingReceiver
+) -> None:
+    headers = {"Authorization": "Bearer abc", "x-team": "payments", "Accept": "text/plain"}
+    await deliver(executor, attempt(f"{receiver.url}/hook", headers=headers))
+    (request,) = receiver.requests
+    assert {name: request[name] for name in headers} == headers
+
+
+async def test_the_customers_headers_never_replace_ours(
+    executor: HttpExecutor, receiver: RecordingReceiver
+) -> None:
+    made = attempt(f"{receiver.url}/hook", traceparent=TRACE)
+    await deliver(executor, made)
+    ours = [name for name, _ in receiver.requests[0].headers if name not in ("Accept",)]
+    ours.remove("Accept-Encoding")
+    evil = {form(name): "evil" for name in ours for form in (str.lower, str.upper, str.title)}
+    evil |= {"transfer-encoding": "chunked", "Connection": "close", "EXPECT": "100-continue"}
+    evil |= {"Content-length": "0", "WebHook-Anything": "evil", "x-noonday-duplicate": "1"}
+    await deliver(executor, attempt(f"{receiver.url}/hook", traceparent=TRACE, headers=evil))
+    plain, attacked = receiver.requests
+    assert "evil" not in dict(attacked.headers).values()
+    assert [name for name, _ in attacked.headers] == [name for name, _ in plain.headers]
+    assert attacked.body == plain.body
+    assert all(len(attacked.all(name)) == 1 for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("headers", "error"),
+    [
+        ({"X-Team": "a\r\nX-Run-Id: forged"}, "the header X-Team has a value that is not"),
+        ({"X-Team": "SECRET\0"}, "the header X-Team has a value that is not"),
+        ({"X-Team": "é"}, "the header X-Team has a value that is not"),
+        ({"X Team": "a"}, "the header X Team is not a valid header name"),
+        ({"X\r\nEvil: a": "a"}, "the header X  Evil: a is not a valid header name"),
+    ],
+)
+async def test_a_header_that_cannot_be_sent_is_a_bad_payload_and_connects_nowhere(
+    executor: HttpExecutor, receiver: RecordingReceiver, headers: dict[str, str], error: str
+) -> None:
+    sent = Sent()
+    outcome = await executor.execute(attempt(receiver.url, headers=headers), sent)
+    assert (outcome.kind, outcome.unknown, sent.maybe) == (OutcomeKind.BAD_PAYLOAD, False, False)
+    assert str(outcome.error).startswith(error)
+    assert "SECRET" not in str(outcome.error)
+    assert receiver.connections == 0
+
+
+async def test_a_content_type_or_trace_that_would_break_the_head_is_a_bad_payload(
+    executor: HttpExecutor, receiver: RecordingReceiver
+) -> None:
+    bad = "text/plain\r\nX-Run-Id: forged"
+    for made in (
+        attempt(receiver.url, content_type=bad),
+        attempt(receiver.url, traceparent=bad),
+    ):
+        outcome = await executor.execute(made, Sent())
+        assert outcome.kind is OutcomeKind.BAD_PAYLOAD
+    assert receiver.connections == 0
+
+
+async def test_an_attempt_without_a_secret_is_not_sent_unsigned(
+    executor: HttpExecutor, receiver: RecordingReceiver
+) -> None:
+    outcome = await executor.execute(attempt(receiver.url, secrets=()), Sent())
+    assert outcome == Outcome(OutcomeKind.BAD_PAYLOAD, error="there is no secret to sign with")
+    assert receiver.connections == 0
+
+
+async def test_connections_are_used_again_also_after_failures(
+    executor: HttpExecutor, receiver: RecordingReceiver
+) -> None:
+    receiver.answer("/hook", Answer(503, body=b"x" * 10_000), Answer(404), Answer(200, body=b"y"))
+    for _ in range(6):
+        await executor.execute(attempt(f"{receiver.url}/hook"), Sent())
+    assert receiver.connections == 1
+
+
+async def test_cookies_of_a_receiver_are_not_kept(
+    executor: HttpExecutor, receiver: RecordingReceiver
+) -> None:
+    receiver.answer("/hook", Answer(200, (("Set-Cookie", "a=b; Path=/"),)))
+    for _ in range(2):
+        await deliver(executor, attempt(f"{receiver.url}/hook"))
+    assert receiver.requests[1].all("Cookie") == []
+
+
+async def test_proxies_of_the_environment_are_not_used(
+    receiver: RecordingReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with RecordingReceiver() as proxy:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        executor = HttpExecutor(allow_private=True, ports=None)
+        await executor.open()
+        await deliver(executor, attempt(f"{receiver.url}/hook"))
+        await executor.close()
+        assert proxy.connections == 0
+
+
+async def test_every_executor_keeps_the_promises_of_the_seam() -> None:
+    for kind in EXECUTORS.values():
+        executor: Executor = kind()
+        await executor.open()
+        await executor.close()

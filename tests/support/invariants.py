@@ -1,0 +1,74 @@
+"""What must hold in any database of ours, at any moment between two transactions."""
+
+from __future__ import annotations
+
+from noonday.store import Store
+
+# Each query finds what should not be there.
+BROKEN = {
+    "an open occurrence has a run, an ended one has none": """
+        SELECT o.job_id, o.outcome, r.state FROM occurrences o
+        FULL JOIN runs r USING (job_id, occurrence_at, kind)
+        WHERE (o.job_id IS NULL) OR (o.outcome IS NULL) <> (r.job_id IS NOT NULL)""",
+    "a lease has at most one execution": """
+        SELECT job_id, lease_version FROM executions
+        GROUP BY job_id, occurrence_at, kind, lease_version HAVING count(*) > 1""",
+    "attempt numbers are given once": """
+        SELECT job_id, attempt FROM (
+            SELECT job_id, occurrence_at, kind, attempt FROM executions
+            UNION ALL SELECT job_id, occurrence_at, kind, attempt FROM runs
+            WHERE state = 'RUNNING') AS given
+        GROUP BY job_id, occurrence_at, kind, attempt HAVING count(*) > 1""",
+    "attempt numbers have no hole": """
+        SELECT e.job_id, max(e.attempt), count(*) FROM executions e
+        GROUP BY e.job_id, e.occurrence_at, e.kind HAVING max(e.attempt) <> count(*)""",
+    "a later attempt has a later lease version and begins no earlier": """
+        SELECT e.job_id FROM executions e JOIN executions l USING (job_id, occurrence_at, kind)
+        WHERE l.attempt > e.attempt
+          AND (l.lease_version <= e.lease_version OR l.leased_at < least(e.finished_at, e.locked_until))""",
+    "the last word is the last lease's": """
+        SELECT o.job_id FROM occurrences o JOIN executions e USING (job_id, occurrence_at, kind)
+        WHERE o.outcome = 'COMPLETE' GROUP BY o.job_id, o.occurrence_at, o.kind, o.attempts
+        HAVING max(e.attempt) <> o.attempts
+            OR count(*) FILTER (WHERE e.status = 'SUCCESS') <> 1
+            OR max(e.lease_version) <> max(e.lease_version) FILTER (WHERE e.status = 'SUCCESS')""",
+    "a run's budget is what its executions used": """
+        SELECT r.job_id, r.failures, r.interruptions FROM runs r
+        LEFT JOIN executions e USING (job_id, occurrence_at, kind)
+        GROUP BY r.job_id, r.occurrence_at, r.kind, r.failures, r.interruptions
+        HAVING count(*) FILTER (WHERE e.status IN ('FAILED', 'LEASE_EXPIRED')) <> r.failures
+            OR count(*) FILTER (WHERE e.status = 'INTERRUPTED') <> r.interruptions""",
+    "a failed occurrence and only that has a dead letter": """
+        SELECT o.job_id, o.outcome, d.reason FROM occurrences o
+        FULL JOIN dead_letters d USING (job_id, occurrence_at, kind)
+        WHERE (o.outcome IS NOT DISTINCT FROM 'FAILED') <> (d.job_id IS NOT NULL)""",
+    "a job has at most one timer": """
+        SELECT job_id FROM timers GROUP BY job_id HAVING count(*) > 1""",
+    "only an active job has a timer": """
+        SELECT t.job_id, j.state FROM timers t LEFT JOIN jobs j ON j.id = t.job_id
+        WHERE j.state IS DISTINCT FROM 'ACTIVE'""",
+    "no shard has half an owner": """
+        SELECT shard FROM shards WHERE (owner_id IS NULL) <> (leased_until IS NULL)""",
+}  # fmt: skip
+
+
+async def broken(store: Store) -> dict[str, list[dict[str | int, object]]]:
+    """The invariants that do not hold, with the rows that break them."""
+    found = {}
+    async with store.transaction() as tx:
+        for promise, query in BROKEN.items():
+            rows = await tx.rows(query)
+            if rows:
+                found[promise] = [dict(row) for row in rows]
+    return found
+
+
+WIPED = ("runs", "timers", "occurrences", "executions", "dead_letters", "jobs")
+
+
+async def wipe(store: Store) -> None:
+    """Empty the tables of jobs and runs, for the next order of the same play."""
+    async with store.transaction() as tx:
+        for table in WIPED:
+            await tx.execute(f"DELETE FROM {table}")
+        await tx.execute("UPDATE shards SET owner_id = NULL, leased_until = NULL")

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from noonday.settings import (
+    ClientFile,
+    Retention,
+    Settings,
+    SettingsError,
+    load,
+    read_client_file,
+    write_client_file,
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, text: str, name: str = "noonday.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def faults_of(path: Path | None, environ: dict[str, str], **options: object) -> list[str]:
+    with pytest.raises(SettingsError) as raised:
+        load(path, environ, options)
+    return raised.value.faults
+
+
+def test_without_anything_the_defaults_suit_one_machine(here: Path) -> None:
+    settings = load(None, {})
+    assert settings.home == here / ".noonday"
+    assert settings.database_url is None
+    assert settings.host == "127.0.0.1"
+    assert settings.allow_private_targets is False
+    assert settings.retention == Retention(7, 90, 400, 24)
+    assert settings.blobs_folder == here / ".noonday/blobs"
+    assert settings.secret_key_path == here / ".noonday/secret.key"
+
+
+def test_options_win_over_the_environment_and_that_over_the_file(here: Path) -> None:
+    write(here, 'host = "file"\nport = 1\nadmin_port = 1\nlog_level = "debug"')
+    environ = {"NOONDAY_PORT": "2", "NOONDAY_ADMIN_PORT": "2"}
+    settings = load(None, environ, {"admin_port": 3, "host": None})
+    assert (settings.log_level, settings.host) == ("debug", "file")
+    assert (settings.port, settings.admin_port) == (2, 3)
+
+
+def test_every_field_can_be_set_in_the_environment(here: Path) -> None:
+    environ = {
+        "NOONDAY_DATABASE_URL": "postgresql://db/noonday",
+        "NOONDAY_PGBOUNCER": "false",
+        "NOONDAY_WORKER_GRACE_SEC": "2.5",
+        "NOONDAY_LANES": "critical, default",
+        "NOONDAY_ALLOWED_PORTS": "443",
+        "NOONDAY_BLOBS": "big",
+        "NOONDAY_RETENTION_SUCCESS_DAYS": "3",
+        "NOONDAY_ALLOW_PRIVATE_TARGETS": "1",
+    }
+    settings = load(None, environ)
+    assert settings.database_url == "postgresql://db/noonday"
+    assert settings.worker_grace_sec == 2.5
+    assert settings.lanes == ("critical", "default")
+    assert settings.allowed_ports == (443,)
+    assert settings.blobs == here / "big"
+    assert settings.retention.success_days == 3
+    assert settings.allow_private_targets is True
+
+
+def test_paths_in_a_file_are_relative_to_it(here: Path) -> None:
+    folder = here / "etc"
+    folder.mkdir()
+    path = write(folder, 'home = "state"\nsecret_key_file = "/run/secrets/key"')
+    settings = load(path, {})
+    assert settings.home == folder / "state"
+    assert settings.secret_key_file == Path("/run/secrets/key")
+    assert load(None, {"NOONDAY_CONFIG": str(path)}) == settings
+
+
+def test_an_empty_variable_counts_as_not_set(here: Path) -> None:
+    assert load(None, {"NOONDAY_DATABASE_URL": "", "NOONDAY_CONFIG": ""}).database_url is None
+
+
+def test_all_faults_are_reported_together_each_with_its_key(here: Path) -> None:
+    write(here, 'hots = "x"\nport = "80"\n[retention]\nidempotency_hours = 1\nweeks = 1')
+    faults = faults_of(
+        None,
+        {"NOONDAY_POOL_SIZE": "many", "NOONDAY_DATABASE_URL": "mysql://x"},
+        lanes="a b",
+    )
+    keys = [fault.partition(":")[0] for fault in faults]
+    assert sorted(keys) == [
+        "--lanes",
+        "NOONDAY_POOL_SIZE",
+        "database_url",
+        "hots",
+        "port",
+        "retention.idempotency_hours",
+        "retention.weeks",
+    ]
+
+
+def test_a_misspelt_key_is_refused_with_the_one_that_was_meant(here: Path) -> None:
+    assert faults_of(None, {"NOONDAY_DATABSE_URL": "postgresql://x"}) == [
+        "NOONDAY_DATABSE_URL: no such setting; did you mean NOONDAY_DATABASE_URL?"
+    ]
+    assert faults_of(write(here, "prot = 1"), {}) == [
+        "prot: no such setting in noonday.toml; did you mean port?"
+    ]
+
+
+def test_variables_that_a_container_platform_adds_for_a_service_are_not_ours(here: Path) -> None:
+    environ = {
+        "NOONDAY_PORT": "tcp://10.0.0.1:80",
+        "NOONDAY_SERVICE_HOST": "10.0.0.1",
+        "NOONDAY_SERVICE_PORT_HTTP": "80",
+        "NOONDAY_PORT_80_TCP": "tcp://10.0.0.1:80",
+        "NOONDAY_API_PORT_80_TCP_ADDR": "10.0.0.1",
+    }
+    assert load(None, environ).port == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("port = ", "cannot be read"),
+        ("port = true", "port: "),
+        ("port = 65536", "port: "),
+        ("retention = 7", "retention: "),
+        ("lanes = []", "lanes: "),
+        ('lanes = "default"', "lanes: "),
+        ('log_level = "loud"', "log_level: "),
+        ("home = 1", "home: "),
+        ("[retention]\nledger_days = 30", "retention.ledger_days: "),
+        ('database_direct_url = "postgresql://x"', "database_direct_url: "),
+        ('database_url = "postgresql://x"\npgbouncer = true', "pgbouncer: "),
+        ('url = "localhost:80"', "url: "),
+    ],
+)
+def test_a_wrong_value_in_the_file_is_a_fault_of_its_key(here: Path, text: str, says: str) -> None:
+    faults = faults_of(write(here, text), {})
+    assert len(faults) == 1
+    assert says in faults[0]
+
+
+def test_a_file_that_was_asked_for_has_to_be_there(here: Path) -> None:
+    assert "no such file" in faults_of(here / "other.toml", {})[0]
+    assert "no such file" in faults_of(None, {"NOONDAY_CONFIG": "other.toml"})[0]
+
+
+def test_no_secret_is_shown_in_a_fault_or_in_the_settings_themselves(here: Path) -> None:
+    faults = faults_of(
+        None, {"NOONDAY_DATABASE_URL": "http://u:geheim@db/x", "NOONDAY_API_KEY": "nd_geheim"}
+    )
+    assert "geheim" not in str(faults)
+    settings = Settings(database_url="postgresql://u:geheim@db/x", api_key="nd_geheim")
+    assert "geheim" not in repr(settings)
+    assert "geheim" not in str(settings)
+
+
+def test_address_and_key_for_client_commands_are_kept_for_their_owner_alone(here: Path) -> None:
+    settings = load(None, {})
+    assert read_client_file(settings) == ClientFile()
+    write_client_file(settings, key="nd_k")
+    write_client_file(settings, url="http://127.0.0.1:1")
+    assert read_client_file(settings) == ClientFile("http://127.0.0.1:1", "nd_k")
+    assert stat.S_IMODE(settings.cli_file.stat().st_mode) == 0o600
+    assert [path.name for path in settings.home.iterdir()] == ["cli.json"]
+    settings.cli_file.write_text("{")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        read_client_file(settings)

@@ -23,6 +23,7 @@ PYTEST := -n 2 --dist worksteal
 ON_EACH_POSTGRES := $(wildcard tests/store tests/races tests/crash)
 
 APT_GET := DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0
+PIP := pip --disable-pip-version-check install --progress-bar off
 DEBIAN_PACKAGES := postgresql pgbouncer
 
 # $(call environment,folder,requirements,python): the pinned packages and this project.
@@ -37,13 +38,12 @@ define environment
 	  fi; }
 	@echo "setting up $(1) (once)"
 	@$(3) -m venv $(1)
-	@$(1)/bin/python -m pip --disable-pip-version-check install --require-hashes --no-deps \
-	  --progress-bar off -r $(2) | { n=0; while read -r word name _; do \
-	    case "$$word" in \
-	      Collecting) n=$$((n + 1)); [ -t 1 ] && printf '\r\033[K  %d %s' "$$n" "$${name%%=*}" || :;; \
-	      Installing) { [ -t 1 ] && printf '\r\033[K' || :; } && echo "  installing $$n packages";; \
-	    esac; done; }
-	@$(1)/bin/python -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation -e .
+	@$(1)/bin/python -m $(PIP) --require-hashes --no-deps -r $(2) 2>&1 | tee $(1)/install.log | { n=0; \
+	  while read -r word name _; do case "$$word" in \
+	    Collecting|Processing) n=$$((n + 1)); [ ! -t 1 ] || printf '\r\033[K  %d %s' "$$n" "$${name##*/}";; \
+	    Installing) [ ! -t 1 ] || printf '\r\033[K'; echo "  installing $$n packages";; \
+	  esac; done; } || { tail -n 20 $(1)/install.log >&2; exit 1; }
+	@$(1)/bin/python -m $(PIP) -q --no-deps --no-build-isolation -e .
 	@touch $@
 endef
 
@@ -54,8 +54,8 @@ help: ## Show this list
 
 .PHONY: run
 run: $(RUN)/.ready ## Start everything, with example jobs; ONCE=1 ends when they are done
-	@exec $(DIE_WITH_MAKE) env NOONDAY_HOME="$${NOONDAY_HOME:-.noonday}" \
-	  $(RUN)/bin/noonday up --demo $(if $(filter-out 0,$(ONCE)),--once)
+	@NOONDAY_HOME="$${NOONDAY_HOME:-.noonday}" NOONDAY_LOG_LEVEL="$${NOONDAY_LOG_LEVEL:-warning}" \
+	  exec $(DIE_WITH_MAKE) $(RUN)/bin/noonday up --demo $(if $(filter-out 0,$(ONCE)),--once)
 
 # A killed make takes what it runs along, where the kernel can be asked for that.
 DIE_WITH_MAKE = $(shell command -v setpriv >/dev/null && setpriv --help | grep -q pdeathsig && echo setpriv --pdeathsig TERM)

@@ -3,7 +3,9 @@
 The process that starts the workers starts the server and passes its URL on in
 ``NOONDAY_TEST_DATABASE_URL``; a URL that is set already is used instead. The role may create
 databases. ``NOONDAY_TEST_POSTGRES`` chooses the major version: 18 (the wheel) or 15 (Debian).
-Runs of nothing but ``WITHOUT_SERVER``, or with ``NOONDAY_TEST_NO_POSTGRES=1``, start none.
+With ``NOONDAY_TEST_PGBOUNCER=1`` there is a pooler in front of it, and stores lead through that.
+Runs of nothing but ``WITHOUT_SERVER`` start none; with ``NOONDAY_TEST_NO_POSTGRES=1`` the tests
+that ask for one are left out. With ``CI=true`` a skipped test fails the run.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
 from tests.support.debian import skip_without_package
+from tests.support.pgbouncer import POOLER_FOLDER, pooling
 from tests.support.postgres import open_folder, start_postgres, sweep_folders
 
 pytest_plugins = ("tests.support.database", "tests.support.servers")
@@ -34,24 +38,45 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     folder = started.enter_context(open_folder())
     server = start_postgres(folder, int(os.environ.get("NOONDAY_TEST_POSTGRES", "18")))
     started.callback(server.stop)
-    started.callback(os.environ.pop, URL)
-    os.environ[URL] = server.dsn()
+    _set(URL, server.dsn())
+    if os.environ.get("NOONDAY_TEST_PGBOUNCER") == "1":
+        pooler = started.enter_context(open_folder())
+        started.enter_context(pooling(server.dsn(), pooler))
+        _set(POOLER_FOLDER, str(pooler))
 
 
 def pytest_unconfigure() -> None:
     started.close()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("NOONDAY_TEST_NO_POSTGRES") == "1":
+        left_out = [item for item in items if "postgres_url" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     skip_without_package(item)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("CI") == "true" and reporter is not None and reporter.stats.get("skipped"):
+        reporter.write_line("\nCI=true: a skipped test is a failure", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> str:
     """The URL of the run's database ``noonday``; its role may create more databases."""
-    if os.environ.get("NOONDAY_TEST_NO_POSTGRES") == "1":
-        pytest.skip("NOONDAY_TEST_NO_POSTGRES is set")
     return os.environ[URL]
+
+
+def _set(variable: str, value: str) -> None:
+    os.environ[variable] = value
+    started.callback(os.environ.pop, variable)
 
 
 def _needs_server(config: pytest.Config) -> bool:

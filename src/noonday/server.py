@@ -352,10 +352,11 @@ def init(settings: Settings, tenant: str = "default") -> InitResult:
 
     May be run again: what is there is left as it is.
     """
-    return uvloop.run(_init(settings, tenant))
+    return uvloop.run(prepare(settings, tenant))
 
 
-async def _init(settings: Settings, tenant: str) -> InitResult:
+async def prepare(settings: Settings, tenant: str = "default") -> InitResult:
+    """What :func:`init` does, inside a running event loop."""
     await _migrate(settings)
     path = settings.secret_key_path
     path.parent.mkdir(parents=True, exist_ok=True)

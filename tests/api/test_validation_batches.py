@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.support.bodies import GOOD, changed
 
 from noonday.api.reading import Fault, read
 from noonday.api.schemas import (
@@ -19,6 +18,7 @@ from noonday.api.schemas import (
     TriggerBody,
     read_batch,
 )
+from tests.support.bodies import GOOD, changed
 
 
 def batch(body: Any) -> Batch | list[Fault]:

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.bodies import GOOD, changed, every, faults, job, once
 
 from noonday.api.wire import EXAMPLE
+from tests.support.bodies import GOOD, changed, every, faults, job, once
 
 CONTRACT: dict[str, Any] = {
     "name": "nightly-billing",

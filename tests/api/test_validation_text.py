@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support.bodies import GOOD, changed, faults
 
 from noonday.api.problems import invalid
 from noonday.api.reading import Fault
 from noonday.api.schemas import read_job
 from noonday.api.texts import DEEPEST
+from tests.support.bodies import GOOD, changed, faults
 
 DOCUMENT = json.dumps(GOOD).encode()
 

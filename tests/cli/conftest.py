@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.scripted_server import ScriptedServer, scripted_server
 from typer.testing import CliRunner, Result
 
 from noonday.cli import app
+from tests.support.scripted_server import ScriptedServer, scripted_server
 
 Run = Callable[..., Result]
 

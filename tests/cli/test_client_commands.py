@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.scripted_server import Answer, ScriptedServer
 
 from noonday.settings import load, write_client_file
+from tests.support.scripted_server import Answer, ScriptedServer
 
 Call = Callable[..., Any]
 HOOK = "https://example.com/hook"

@@ -11,7 +11,6 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
-from tests.support.scripted_server import HANG_UP, Answer, ScriptedServer, scripted_server
 
 from noonday.client import (
     AsyncClient,
@@ -19,6 +18,7 @@ from noonday.client import (
     NoondayApiError,
     NoondayConnectionError,
 )
+from tests.support.scripted_server import HANG_UP, Answer, ScriptedServer, scripted_server
 
 JOB = {"schedule": {"type": "once"}, "target": {"type": "http", "url": "https://example.com/"}}
 BUSY = Answer(503, headers={"Retry-After": "0"})

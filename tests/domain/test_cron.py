@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.support import oracle
 
 from noonday.domain import cron, schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import Cron
+from tests.support import oracle
 
 NIL = UUID(int=0)
 NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)  # a Friday

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from noonday.domain.lifecycle import (
     MAX_INTERRUPTIONS,
     TRANSITIONS,
@@ -110,9 +111,7 @@ def test_one_attempt_allowed_is_one_attempt() -> None:
 
 @pytest.mark.parametrize("failures", [46, 47, 1_023, 1_024, 1_998])
 def test_two_thousand_attempts_are_two_thousand(failures: int) -> None:
-    policy = RetryPolicy(
-        max_attempts=2_000, base_sec=1, factor=2, cap_sec=3_600, max_age_sec=None
-    )
+    policy = RetryPolicy(max_attempts=2_000, base_sec=1, factor=2, cap_sec=3_600, max_age_sec=None)
     held = lease(failures=failures)
     assert after(OutcomeKind.TRANSIENT, held, policy).delay == HOUR
     assert after(OutcomeKind.TRANSIENT, lease(failures=1_999), policy).reason is Reason.TRANSIENT
@@ -190,9 +189,7 @@ policies = st.builds(
     cap_sec=st.floats(0.1, 30 * 86_400),
     max_age_sec=st.none() | st.integers(1, 10**9),
 )
-outcomes = st.builds(
-    Outcome, st.sampled_from(OutcomeKind), retry_after=st.none() | st.timedeltas()
-)
+outcomes = st.builds(Outcome, st.sampled_from(OutcomeKind), retry_after=st.none() | st.timedeltas())
 leases = st.builds(
     lease,
     failures=st.integers(0, 5_000),

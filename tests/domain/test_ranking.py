@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from noonday.domain.model import EPOCH, PRIORITIES
 from noonday.domain.ranking import LATE_COMMIT, Floors, effective
 

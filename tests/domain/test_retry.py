@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from noonday.domain.model import RetryPolicy
 from noonday.domain.retry import JITTER, RETRY_AFTER_SLACK, backoff, delay
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 import uvloop
-from tests.support.receivers import RecordingReceiver
 
 from noonday.executors.http import HttpExecutor
+from tests.support.receivers import RecordingReceiver
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

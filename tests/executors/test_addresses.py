@@ -7,10 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.executors.attempts import attempt
-from tests.executors.raw import RawServer, saying, serving
-from tests.executors.spellings import INTERNAL_HOSTS, MALFORMED
-from tests.support.receivers import RecordingReceiver
 
 from noonday.domain.model import Outcome, OutcomeKind
 from noonday.executors import Sent
@@ -22,6 +18,10 @@ from noonday.executors.addresses import (
     guarded_socket,
 )
 from noonday.executors.http import HttpExecutor
+from tests.executors.attempts import attempt
+from tests.executors.raw import RawServer, saying, serving
+from tests.executors.spellings import INTERNAL_HOSTS, MALFORMED
+from tests.support.receivers import RecordingReceiver
 
 PUBLIC = "93.184.215.14"
 

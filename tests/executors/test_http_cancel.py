@@ -3,13 +3,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.executors.attempts import attempt
-from tests.executors.raw import read_request, serving
-from tests.support.receivers import Answer, RecordingReceiver
 
 from noonday.domain.model import OutcomeKind
 from noonday.executors import Sent
 from noonday.executors.http import HttpExecutor
+from tests.executors.attempts import attempt
+from tests.executors.raw import read_request, serving
+from tests.support.receivers import Answer, RecordingReceiver
 
 
 async def test_a_cancelled_attempt_hangs_up_and_says_that_it_may_have_been_sent(

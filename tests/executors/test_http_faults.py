@@ -6,13 +6,13 @@ import time
 import tracemalloc
 
 import pytest
-from tests.executors.attempts import attempt
-from tests.executors.raw import Handler, dripping, read_request, saying, serving
-from tests.support.receivers import Answer, RecordingReceiver
 
 from noonday.domain.model import Outcome, OutcomeKind
 from noonday.executors import Sent
 from noonday.executors.http import HttpExecutor
+from tests.executors.attempts import attempt
+from tests.executors.raw import Handler, dripping, read_request, saying, serving
+from tests.support.receivers import Answer, RecordingReceiver
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

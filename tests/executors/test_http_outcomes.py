@@ -5,13 +5,13 @@ import time
 from datetime import timedelta
 
 import pytest
-from tests.executors.attempts import attempt
-from tests.support.receivers import Answer, RecordingReceiver
 
 from noonday.domain.model import OutcomeKind
 from noonday.executors import Sent
 from noonday.executors.answers import parse_retry_after
 from noonday.executors.http import HttpExecutor
+from tests.executors.attempts import attempt
+from tests.support.receivers import Answer, RecordingReceiver
 
 NOW = 1_800_000_000.0
 CENTURY = timedelta(days=36_525)

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from tests.executors.attempts import JOB, attempt
-from tests.support.receivers import Answer, RecordingReceiver
 
 from noonday import __version__
 from noonday.domain.model import Attempt, Outcome, OutcomeKind
 from noonday.executors import EXECUTORS, Executor, Sent
 from noonday.executors.http import HttpExecutor
+from tests.executors.attempts import JOB, attempt
+from tests.support.receivers import Answer, RecordingReceiver, read_log
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -167,3 +169,16 @@ async def test_every_executor_keeps_the_promises_of_the_seam() -> None:
         executor: Executor = kind()
         await executor.open()
         await executor.close()
+
+
+async def test_the_witness_has_written_a_request_before_it_answers(
+    executor: HttpExecutor, tmp_path: Path
+) -> None:
+    log = tmp_path / "requests.jsonl"
+    async with RecordingReceiver(log=log) as receiver:
+        receiver.answer("/hook", Answer(drop="before"))
+        await executor.execute(attempt(f"{receiver.url}/hook", number=2, body=b"\0\xff"), Sent())
+        (request,) = receiver.requests
+    (written,) = read_log(log)
+    assert (written.attempt, written.run_id, written.body) == (2, request.run_id, b"\0\xff")
+    assert written.headers == request.headers

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from tests.executors.attempts import attempt
-from tests.executors.raw import saying, serving
-from tests.support.receivers import Answer, RecordingReceiver
 
 from noonday.domain.model import OutcomeKind
 from noonday.executors import Sent
 from noonday.executors.answers import clean
 from noonday.executors.http import HttpExecutor
+from tests.executors.attempts import attempt
+from tests.executors.raw import saying, serving
+from tests.support.receivers import Answer, RecordingReceiver
 
 HEADERS = {"Authorization": "Bearer TOKEN3"}
 PATH = "/services/TOKEN1?token=TOKEN2"

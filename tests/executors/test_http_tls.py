@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
-from tests.executors.attempts import attempt
-from tests.executors.authority import Authority
-from tests.executors.raw import saying, serving
-from tests.support.receivers import RecordingReceiver
 
 from noonday.domain.model import Outcome, OutcomeKind
 from noonday.executors import Sent
 from noonday.executors.http import HttpExecutor
+from tests.executors.attempts import attempt
+from tests.executors.authority import Authority
+from tests.executors.raw import saying, serving
+from tests.support.receivers import RecordingReceiver
 
 
 @pytest.fixture(scope="module")

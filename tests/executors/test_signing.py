@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
-from tests.executors.attempts import OLDER_SECRET, SECRET, attempt
-from tests.support.receivers import Answer, RecordingReceiver
 
 from noonday.executors import Sent
 from noonday.executors.headers import occurrence_text, own_headers
 from noonday.executors.http import HttpExecutor
 from noonday.executors.signing import sign
+from tests.executors.attempts import OLDER_SECRET, SECRET, attempt
+from tests.support.receivers import Answer, RecordingReceiver
 
 BODIES = [
     b"",

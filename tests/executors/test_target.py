@@ -5,7 +5,6 @@ from ipaddress import ip_address, ip_network
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.executors.spellings import INTERNAL_HOSTS, MALFORMED
 
 from noonday.domain.addresses import blocked_reason
 from noonday.domain.target import (
@@ -17,6 +16,7 @@ from noonday.domain.target import (
     parse_url,
     url_fault,
 )
+from tests.executors.spellings import INTERNAL_HOSTS, MALFORMED
 
 PUBLIC = [
     "http://example.com",

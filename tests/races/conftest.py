@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+
 from noonday.store import Store
 from tests.support.invariants import broken, wipe
 from tests.support.stepping import Plan, Played, Stage, orders

@@ -68,7 +68,8 @@ async def test_a_claim_that_meets_only_what_others_are_taking_knows_that_more_ma
 ) -> None:
     await seed(store, 60)
     played = await stage.play(
-        {"a": [claiming(20)], "b": [claiming(1)], "c": [claiming(60)]}, "a b c a b c".split()
+        {"a": [claiming(20)], "b": [claiming(1)], "c": [claiming(60)]},
+        ["a", "b", "c", "a", "b", "c"],
     )
     assert played.results["b"][0] == Claimed([], drained=False)
     assert len(played.results["c"][0].rows) == 40

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 
-from tests.executors.attempts import SECRET, attempt
-
 from noonday.executors.headers import own_headers
 from noonday.executors.signing import sign
+from tests.executors.attempts import SECRET, attempt
 
 NOW = 1_800_000_000
 BODY = '{"ledger": "eu", "name": "Zoë"}'.encode()

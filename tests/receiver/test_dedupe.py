@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.receiver.requests import BODY, WHSEC, headers
 
 from noonday.receiver import (
     DedupeStore,
@@ -16,6 +15,7 @@ from noonday.receiver import (
     SqliteStore,
     Verdict,
 )
+from tests.receiver.requests import BODY, WHSEC, headers
 
 RUN = "019390f0000070008000000000000001-s1795953600250000"
 FOREVER = 10.0**12

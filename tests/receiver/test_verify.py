@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.executors.attempts import JOB, OCCURRENCE, OLDER_SECRET, attempt
-from tests.receiver.requests import BODY, NOW, WHSEC, headers, shown
-from tests.support.receivers import RecordingReceiver
 
 from noonday import receiver
 from noonday.executors import Sent
 from noonday.executors.http import HttpExecutor
 from noonday.receiver import InvalidSignature, verify
+from tests.executors.attempts import JOB, OCCURRENCE, OLDER_SECRET, attempt
+from tests.receiver.requests import BODY, NOW, WHSEC, headers, shown
+from tests.support.receivers import RecordingReceiver
 
 
 def refused(sent: dict[str, str], body: bytes = BODY, *, now: float = NOW) -> str:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
+
 from noonday.store import DirectConnection, Store
 from noonday.store.migrate import apply_role_settings, migrate
+from tests.support.pgbouncer import POOLER_FOLDER, pooled
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +24,7 @@ def database_template(postgres_url: str) -> Iterator[str]:
     name = f"noonday_template_{secrets.token_hex(4)}"
     asyncio.run(_make_template(postgres_url, name))
     yield name
-    asyncio.run(execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)"))
+    asyncio.run(_drop(postgres_url, name))
 
 
 @pytest.fixture
@@ -34,17 +39,25 @@ async def database_url(postgres_url: str, database_template: str) -> AsyncIterat
             await apply_role_settings(connection)
         yield url
     finally:
-        await execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+        await _drop(postgres_url, name)
 
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[Store]:
     """A store on a fresh, migrated database."""
-    opened = await Store.open(database_url, size=8)
+    opened = await open_store(database_url, size=8)
     try:
         yield opened
     finally:
         await opened.close()
+
+
+async def open_store(url: str, **how: Any) -> Store:
+    """A store on the database at ``url``, by way of the run's pooler when it has one."""
+    folder = os.environ.get(POOLER_FOLDER)
+    if folder is None:
+        return await Store.open(url, **how)
+    return await Store.open(pooled(url, Path(folder)), pgbouncer=True, direct_dsn=url, **how)
 
 
 @asynccontextmanager
@@ -62,6 +75,18 @@ async def execute(url: str, statement: str) -> None:
     """Run one statement on a connection of its own, outside a transaction."""
     async with direct(url) as connection:
         await connection.execute(statement)
+
+
+async def _drop(server_url: str, name: str) -> None:
+    """Not ``WITH (FORCE)``: that is refused while autovacuum works there, whose process belongs to
+    a superuser. A plain ``DROP`` sends it away, and waits for those that are on their way out."""
+    async with direct(server_url) as connection:
+        await connection.rows(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = $1 AND usename = current_user",
+            name,
+        )
+        await connection.execute(f"DROP DATABASE {name}")
 
 
 async def _make_template(server_url: str, name: str) -> None:

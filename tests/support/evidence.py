@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
+
 from noonday.domain.model import JobSpec, RunKey
 from noonday.store import Row, Tx
 from noonday.store.runs import key_of
@@ -37,7 +38,7 @@ class Job(NamedTuple):
     id: UUID
     state: str
     state_changed_at: datetime | None
-    first_at: datetime
+    created_at: datetime
     spec: JobSpec
 
 
@@ -125,7 +126,7 @@ async def _gather(tx: Tx, witness: Witness) -> Evidence:
 
 def _job(row: Row) -> Job:
     spec = msgspec.json.decode(row["spec"], type=JobSpec)
-    return Job(row["id"], row["state"], row["state_changed_at"], row["first_at"], spec)
+    return Job(row["id"], row["state"], row["state_changed_at"], row["created_at"], spec)
 
 
 def _leases(run: RunKey, entries: list[Entry]) -> Iterable[Lease]:

@@ -80,6 +80,19 @@ class Received:
         }
         return json.dumps(record).encode() + b"\n"
 
+    @classmethod
+    def of(cls, line: bytes) -> Self:
+        """Read a record back; only the head as raw bytes is not kept."""
+        record = json.loads(line)
+        headers = tuple((name, value) for name, value in record["headers"])
+        body = base64.b64decode(record["body"])
+        return cls(record["at"], record["method"], record["path"], headers, body, b"")
+
+
+def read_log(log: Path) -> list[Received]:
+    """What a receiver has written to its file, also one that has been killed since."""
+    return [Received.of(line) for line in log.read_bytes().splitlines()]
+
 
 class RecordingReceiver:
     """Use as ``async with``. Answers 200 unless told otherwise for a path.

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 import uuid_utils.compat
+
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
     ExecutionStatus,
@@ -106,9 +107,7 @@ async def ready(
     """One-off jobs that are due now, each with its READY run."""
     now = await tx.clock()
     spec = spec_of(Once(now), policy=policy, lease_sec=lease_sec)
-    made = [
-        new_job(spec, now, lane=lane, priority=priority, tenant=tenant) for _ in range(count)
-    ]
+    made = [new_job(spec, now, lane=lane, priority=priority, tenant=tenant) for _ in range(count)]
     await jobs.insert(tx, made)
     opened = [Opening(job.id, now, Kind.SCHEDULE, tenant, now, 1, lane, priority) for job in made]
     assert await occurrences.open_now(tx, opened, now) == count

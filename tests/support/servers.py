@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import os
+import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +25,7 @@ from noonday.store.blobs import LocalBlobs
 from noonday.store.secretbox import SecretBox
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
+from tests.support.database import open_store
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Client:
         if self.token is not None:
             sent.setdefault("authorization", f"Bearer {self.token}")
         if json is not None:
-            data = msgspec.json.encode(json)
+            data = io.BytesIO(msgspec.json.encode(json))
         if data is not None:
             sent.setdefault("content-type", "application/json")
         request = self.session.request(method, self.address + path, data=data, headers=sent)
@@ -165,3 +170,16 @@ async def api(store: Store, tmp_path: Path) -> AsyncIterator[Api]:
     """A running API over a fresh database."""
     async with running_api(a_context(store, tmp_path / "blobs")) as running:
         yield running
+
+
+async def _serve_forever(url: str) -> None:
+    """A process of its own, to be killed: prints its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = a_context(await open_store(url), Path(folder))
+        async with serving(create_app(context), bind("127.0.0.1", 0)) as address:
+            print(address, flush=True)
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve_forever(sys.argv[1]))

@@ -65,9 +65,7 @@ async def arm(store: Store, dues: Sequence[datetime]) -> list[UUID]:
     """A timer for each of ``dues``, of jobs that are not there, exactly where it says."""
     ids = [seeds.job_id() for _ in dues]
     async with store.transaction() as tx:
-        rows = [
-            Timer(id, due, due, 1, 0, shard_of(id)) for id, due in zip(ids, dues, strict=True)
-        ]
+        rows = [Timer(id, due, due, 1, 0, shard_of(id)) for id, due in zip(ids, dues, strict=True)]
         await timers.arm(tx, rows, min(dues))
     return ids
 

@@ -13,7 +13,7 @@ from noonday import __version__
 from noonday.api import problems
 from noonday.api.deliveries import DELIVERY
 from noonday.api.problems import ProblemDocument
-from noonday.api.routes import Parameter, Route
+from noonday.api.routes import ETAG, Parameter, Route
 from noonday.api.wire import EXAMPLE, JobBody
 
 REF: Final = "#/components/schemas/{name}"
@@ -60,13 +60,9 @@ PROBLEMS: Final[dict[int, tuple[str, tuple[Parameter, ...]]]] = {
         "In conflict with the state of things, or with an earlier use of the key.",
         (RETRY_AFTER,),
     ),
-    410: ("Was there once.", ()),
-    412: ("The version is another one by now.", ()),
     413: ("Too large; the limit is in `detail`.", ()),
     415: ("The body is not of the type that is read here.", ()),
     422: ("Understood, but wrong: `errors` names every fault.", ()),
-    428: ("`If-Match` is needed.", ()),
-    429: ("A quota is used up; `detail` says which.", (RETRY_AFTER,)),
     500: ("A fault on this side.", ()),
     503: ("Cannot be made durable right now.", (RETRY_AFTER,)),
 }
@@ -116,13 +112,11 @@ def statuses(route: Route) -> list[int]:
     """Every error status that a route can give."""
     found = {500, 503, *route.problems}
     if route.role is not None:
-        found |= {401, 403}
+        found |= {401, 403, 422}
     if "{" in route.path:
         found.add(404)
     if route.request is not None:
         found |= {400, 408, 413, 415, 422}
-    if any(parameter.where == "query" for parameter in route.parameters):
-        found.add(422)
     return sorted(found)
 
 
@@ -142,6 +136,7 @@ def _operation(route: Route, of_body: dict[str, Any]) -> dict[str, Any]:
         "parameters": [*_path_parameters(route), *map(_parameter, route.parameters)],
         "responses": {
             str(route.answer.status): _answer(route, of_body),
+            **({"304": _NOT_MODIFIED} if _is_conditional(route) else {}),
             **{str(status): _problem_ref(status) for status in statuses(route)},
         },
     }
@@ -158,6 +153,10 @@ def _operation(route: Route, of_body: dict[str, Any]) -> dict[str, Any]:
             "content": {"application/json": content},
         }
     return operation
+
+
+def _is_conditional(route: Route) -> bool:
+    return any(parameter.name == "If-None-Match" for parameter in route.parameters)
 
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
@@ -195,6 +194,12 @@ def _answer(route: Route, of_body: dict[str, Any]) -> dict[str, Any]:
     elif route.media_type != "application/json":
         described["content"] = {route.media_type: {"schema": {"type": "string"}}}
     return described
+
+
+_NOT_MODIFIED: Final = {
+    "description": "Nothing has changed since that version.",
+    "headers": _headers((ETAG,)),
+}
 
 
 def _problem_ref(status: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from noonday.api.shapes import Shape, Struct, shape_of
-from noonday.api.texts import has_equal_keys, pairs, too_deep, unreadable
+from noonday.api.texts import MOST_MEMBERS, has_equal_keys, overfull, pairs, too_deep, unreadable
 
 T = TypeVar("T")
 
@@ -131,9 +131,12 @@ class Reader:
 
     def _members(self, raw: Raw, pointer: str) -> dict[str, Raw] | None:
         try:
-            members = pairs(raw)
+            members = None if overfull(raw) else pairs(raw)
         except msgspec.ValidationError as error:
             self._faults.add(pointer, *_explain(str(error)))
+            return None
+        if members is None:
+            self._faults.add(pointer, "wrong_length", f"has more than {MOST_MEMBERS} members")
             return None
         distinct: dict[str, Raw] = {}
         for name, value in members:

@@ -53,7 +53,7 @@ class Route:
     """The body's type from ``schemas.py``; None is a request without a body."""
     parameters: tuple[Parameter, ...] = ()
     problems: tuple[int, ...] = ()
-    """Error statuses beside the ones every route can give (401 and 403 with a role; 500, 503).
+    """Error statuses beside the ones every route can give (with a role 401, 403, 422; 500, 503).
 
     A path with ``{…}`` can always give 404, and a route with a body 400, 413, 415 and 422."""
     media_type: str = "application/json"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from itertools import accumulate
 from typing import Final, cast
 
 import msgspec
@@ -13,8 +15,10 @@ from noonday.api.shapes import Shape
 DEEPEST: Final = 64
 """How many objects and arrays may lie in each other, a payload's own among them."""
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
-_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+MOST_MEMBERS: Final = 1_000
+"""Far more than any object has that is ours to read."""
+
+_STEPS: Final = bytes.maketrans(b"{}[]", b"\x01\xff\x01\xff")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _TOO_DEEP: Final = ("too_deep", f"has more than {DEEPEST} objects and arrays in each other")
 _SURROGATE: Final = re.compile(rb"\\u[dD][89abAB]")
@@ -50,10 +54,10 @@ def too_deep(document: bytes) -> bool:
     """Whether a well-formed document is nested deeper than is taken."""
     if document.count(b"{") + document.count(b"[") <= DEEPEST:
         return False
-    brackets = _STRING.sub(b"", document).translate(_ONE_KIND, _NOT_BRACKETS)
-    for _ in range(DEEPEST):  # each round takes the innermost away
-        brackets = brackets.replace(b"[]", b"")
-    return bool(brackets)
+    without_escapes = document.replace(rb"\\", b"").replace(rb"\"", b"")
+    outside_strings = b"".join(without_escapes.split(b'"')[::2])
+    steps = outside_strings.translate(_STEPS, _NOT_BRACKETS)
+    return max(accumulate(memoryview(steps).cast("b"))) > DEEPEST
 
 
 class _Key:
@@ -74,14 +78,22 @@ def pairs(raw: bytes | Raw) -> list[tuple[str, Raw]]:
     return [(key.text, value) for key, value in _PAIRS.decode(raw).items()]
 
 
+def overfull(raw: bytes | Raw) -> bool:
+    """Whether an object has far more members than any of ours, overwritten ones included."""
+    return bytes(raw).count(b":") - _colons(_MEMBERS.decode(raw).values()) > MOST_MEMBERS
+
+
 def has_equal_keys(raw: bytes, shape: Shape) -> bool:
     """Whether an object that the shape names has a key twice; the text is sound otherwise."""
     # Every member has one colon of its own, so a member that another overwrote leaves one over.
     # So does a colon within a key, which is worth a closer look.
     values: list[Raw] = []
     members = _count_members(raw, shape, values)
-    colons = b"".join(cast("list[bytes]", values)).count(b":")
-    return raw.count(b":") != members + colons and _repeats(raw, shape)
+    return raw.count(b":") != members + _colons(values) and _repeats(raw, shape)
+
+
+def _colons(values: Iterable[Raw]) -> int:
+    return b"".join(cast("Iterable[bytes]", values)).count(b":")
 
 
 def _count_members(raw: bytes | Raw, shape: Shape, values: list[Raw]) -> int:
@@ -102,6 +114,8 @@ def _repeats(raw: bytes | Raw, shape: Shape) -> bool:
     if shape.items:
         elements: list[Raw] = shape.decoder.decode(raw)
         return any(_repeats(element, shape.items) for element in elements)
+    if overfull(raw):
+        return True
     members = pairs(raw)
     if len(dict(members)) != len(members):
         return True

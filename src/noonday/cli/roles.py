@@ -65,35 +65,28 @@ def up(
       noonday up --port 8000
       noonday up --demo
     """
-    demanded: dict[str, object] = {}
-    if demo or once:
-        # The example jobs call a receiver on this machine.
-        demanded = {"allow_private_targets": True, "allowed_ports": ()}
     settings = _settings(
-        config,
-        port=port,
-        admin_port=admin_port,
-        host=host,
-        home=home,
-        worker_slots=slots,
-        **demanded,
+        config, port=port, admin_port=admin_port, host=host, home=home, worker_slots=slots
     )
+    from noonday import demo as example
     from noonday import supervisor
 
+    demo = demo or once
+    if demo:
+        settings = example.permissive(settings)
+
+    def show(running: Running) -> int:
+        _introduce(running)
+        return example.show(running, once=once) if demo else STAY
+
     with _failures():
-        code = supervisor.up(
-            settings,
-            workers=workers,
-            schedulers=schedulers,
-            say=_say,
-            show=lambda running: _show(running, demo or once, once),
-        )
+        code = supervisor.up(settings, workers=workers, schedulers=schedulers, say=_say, show=show)
     raise typer.Exit(code)
 
 
-def _show(running: Running, demo: bool, once: bool) -> int:
-    """Say where everything is, leave it for client commands, and give the demo if asked to."""
-    from noonday.settings import read_client_file, write_client_file
+def _introduce(running: Running) -> None:
+    """Say where everything is, and leave address and key for client commands."""
+    from noonday.settings import write_client_file
 
     write_client_file(running.settings, url=running.address, key=running.init.token)
     _say(f"API:   {running.address}  (documentation: {running.address}/docs)")
@@ -101,15 +94,6 @@ def _show(running: Running, demo: bool, once: bool) -> int:
         _say(f"admin: {address}  ({name})")
     if running.init.token is not None:
         _say(f"admin key, shown once: {running.init.token}")
-    if not demo:
-        return STAY
-    from noonday.cli import demo as example
-
-    key = running.settings.api_key or read_client_file(running.settings).key
-    well = example.run(running.address, key, _say)
-    if once:
-        return Code.WELL if well else Code.FAILED
-    return STAY
 
 
 def _say(line: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final, NamedTuple
 
@@ -200,10 +201,18 @@ def _parse_number(text: str) -> int:
         raise ValueError(_NO_ADDRESS) from None
 
 
+@lru_cache(4_096)
 def is_reserved(name: str) -> bool:
     """Whether a header belongs to Noonday or to the framing of the message, whatever its case."""
     lowered = name.lower()
     return lowered in RESERVED_HEADERS or lowered.startswith(RESERVED_PREFIXES)
+
+
+@lru_cache(4_096)
+def _name_fault(name: str) -> str | None:
+    if not _TOKEN.fullmatch(name):
+        return "is not a valid header name"
+    return "is set by Noonday and cannot be given" if is_reserved(name) else None
 
 
 def header_fault(name: str, value: str) -> str | None:
@@ -211,11 +220,7 @@ def header_fault(name: str, value: str) -> str | None:
 
     The text never repeats the value.
     """
-    if not _TOKEN.fullmatch(name):
-        return "is not a valid header name"
-    if is_reserved(name):
-        return "is set by Noonday and cannot be given"
-    return value_fault(value)
+    return _name_fault(name) or value_fault(value)
 
 
 def value_fault(value: str) -> str | None:

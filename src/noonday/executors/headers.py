@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 from multidict import CIMultiDict
@@ -43,14 +44,14 @@ def own_headers(attempt: Attempt) -> dict[str, str]:
     if attempt.traceparent is not None:
         own["traceparent"] = _checked("traceparent", attempt.traceparent)
     if attempt.body or attempt.target.method not in ("GET", "DELETE"):
-        own["Content-Type"] = _checked("Content-Type", attempt.content_type)
+        own["Content-Type"] = _checked_type(attempt.content_type)
     return own
 
 
 def occurrence_text(at: datetime) -> str:
     """RFC 3339 in UTC with milliseconds, or with microseconds where only those are exact."""
     timespec = "microseconds" if at.microsecond % 1000 else "milliseconds"
-    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
+    return at.astimezone(UTC).isoformat(timespec=timespec).removesuffix("+00:00") + "Z"
 
 
 def customer_headers(attempt: Attempt) -> CIMultiDict[str]:
@@ -73,3 +74,8 @@ def _checked(name: str, value: str) -> str:
     if fault := value_fault(value):
         raise Refused(OutcomeKind.BAD_PAYLOAD, f"the header {name} {fault}")
     return value
+
+
+@lru_cache(1_024)
+def _checked_type(content_type: str) -> str:
+    return _checked("Content-Type", content_type)

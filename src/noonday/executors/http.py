@@ -94,7 +94,7 @@ class HttpExecutor:
                 "attempt.crashed",
                 run_id=str(attempt.run),
                 error=type(error).__name__,
-                frames=traceback.format_tb(error.__traceback__),
+                frames="".join(traceback.format_tb(error.__traceback__)),
             )
             return crashed(error, maybe_sent=sent.maybe)
 

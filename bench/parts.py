@@ -1,0 +1,226 @@
+"""The parts of the benchmark. Each answers with figures per job: CPU, WAL, commits, latency."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from uuid import uuid4
+
+from bench import harness, wire
+from bench.harness import Service, Sink, Usage
+from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
+from noonday.executors import Sent
+from noonday.loops import Loop
+from noonday.loops.worker import Worker
+from noonday.store import Store
+from noonday.store.blobs import LocalBlobs
+from noonday.store.secretbox import read_key_file
+from noonday.store.signing import SigningKeys
+from noonday.telemetry import Metrics
+
+Figures = dict[str, float]
+
+PAYLOAD = {"pad": "x" * 348}
+"""About 360 bytes on the wire."""
+
+
+def job(url: str, schedule: dict[str, object], name: str = "bench") -> dict[str, object]:
+    return {
+        "name": name,
+        "schedule": schedule,
+        "target": {"type": "http", "url": url},
+        "payload": PAYLOAD,
+    }
+
+
+def figures(count: int, seconds: float, before: Usage, after: Usage, took: list[float]) -> Figures:
+    """Per job; ``took`` are seconds, of which the percentiles are given in milliseconds."""
+    found = {
+        "count": float(count),
+        "per_sec": count / seconds,
+        "postgres_us": (after.postgres_sec - before.postgres_sec) / count * 1e6,
+        "noonday_us": (after.noonday_sec - before.noonday_sec) / count * 1e6,
+        "wal_bytes": (after.wal_bytes - before.wal_bytes) / count,
+        "commits": (after.commits - before.commits) / count,
+    }
+    if took:
+        took = sorted(took)
+        found["p50_ms"] = took[len(took) // 2] * 1e3
+        found["p99_ms"] = took[int(len(took) * 0.99)] * 1e3
+    return found
+
+
+def _post(running: Service, path: str, body: object) -> bytes:
+    headers = {"Authorization": f"Bearer {running.token}", "Content-Type": "application/json"}
+    return wire.request("POST", path, json.dumps(body).encode(), headers)
+
+
+async def _ready(running: Service) -> None:
+    """Wait until the API answers."""
+    raw = _post(running, "/v1/jobs", job("http://127.0.0.1:1/", {"type": "once", "delay": "P30D"}))
+    for _ in range(200):
+        try:
+            await wire.hammer(running.address, 1, 0.01, lambda: raw)
+        except OSError:
+            await asyncio.sleep(0.05)
+        else:
+            return
+    raise RuntimeError("the API did not come up")
+
+
+async def post(scale: float) -> dict[str, Figures]:
+    """POST /v1/jobs over HTTP, 64 connections: due later, and due now."""
+    found = {}
+    for name, schedule in (("later", {"type": "once", "delay": "P30D"}), ("now", {"type": "once"})):
+        async with harness.service("api") as running:
+            await _ready(running)
+            store = await running.store()
+            raw = _post(running, "/v1/jobs", job("http://127.0.0.1:1/", dict(schedule)))
+            before, began = await running.usage(store), time.perf_counter()
+            count, took = await wire.hammer(running.address, 64, 20 * scale, lambda raw=raw: raw)  # type: ignore[misc]
+            seconds = time.perf_counter() - began
+            found[f"post {name}"] = figures(
+                count, seconds, before, await running.usage(store), took
+            )
+            await store.close()
+    return found
+
+
+async def bulk(scale: float) -> dict[str, Figures]:
+    """POST /v1/jobs:batch by 1,000, two connections."""
+    async with harness.service("api") as running:
+        await _ready(running)
+        store = await running.store()
+        one = {"job": job("http://127.0.0.1:1/", {"type": "once", "delay": "P30D"})}
+        raw = _post(running, "/v1/jobs:batch", {"atomic": False, "jobs": [one] * 1_000})
+        before, began = await running.usage(store), time.perf_counter()
+        calls, _ = await wire.hammer(running.address, 2, 20 * scale, lambda: raw)
+        seconds = time.perf_counter() - began
+        rows = figures(calls * 1_000, seconds, before, await running.usage(store), [])
+        await store.close()
+    return {"bulk by 1,000": rows}
+
+
+async def _fill(running: Service, url: str, count: int) -> None:
+    """Jobs that are due now, with their runs READY."""
+    one = {"job": job(url, {"type": "once"})}
+    raw = _post(running, "/v1/jobs:batch", {"atomic": False, "jobs": [one] * 1_000})
+    host, port = running.address.removeprefix("http://").rsplit(":", 1)
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(wire.Connection, host, int(port))
+    for _ in range(count // 1_000):
+        status, body = await connection.ask(raw)
+        if status != 202:
+            raise RuntimeError(f"answered {status}: {body[:300]!r}")
+    connection.close()
+
+
+async def _drained(store: Store) -> None:
+    """Wait until no run is left."""
+    while True:
+        async with store.transaction() as tx:
+            if not await tx.value("SELECT EXISTS (SELECT FROM runs)"):
+                return
+        await asyncio.sleep(0.02)
+
+
+class Nothing:
+    """An executor for which every attempt succeeds at once."""
+
+    async def open(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    async def execute(self, attempt: Attempt, sent: Sent) -> Outcome:
+        sent.maybe = True
+        return Outcome(OutcomeKind.SUCCESS, http_status=200)
+
+
+async def drain(scale: float) -> dict[str, Figures]:
+    """No-op runs that are due already, claimed and settled by one worker in this process."""
+    count = max(int(200_000 * scale), 10_000)
+    async with harness.service("api") as running:
+        await _ready(running)
+        await _fill(running, "http://127.0.0.1:1/", count)
+        store, beats = await running.store(4), await running.store(1)
+        metrics = Metrics()
+        worker = Worker(
+            store, beats, uuid4(), "bench", executors={HttpTarget: Nothing()},
+            blobs=LocalBlobs(running.settings.blobs_folder),
+            keys=SigningKeys(store, read_key_file(running.settings.secret_key_path)),
+            metrics=metrics, slots=1_000,
+        )  # fmt: skip
+        claim, settle = Loop("claim", worker.tick, metrics), Loop("settle", worker.settle, metrics)
+        worker.wake_claim, worker.wake_settle = claim.wake, settle.wake
+        before, used, began = await running.usage(store), time.process_time(), time.perf_counter()
+        claim.start()
+        settle.start()
+        await _drained(beats)
+        seconds = time.perf_counter() - began
+        rows = figures(count, seconds, before, await running.usage(store), [])
+        rows["noonday_us"] = (time.process_time() - used) / count * 1e6
+        await claim.finish()
+        await settle.finish()
+        await store.close()
+        await beats.close()
+    return {"drain, no-op": rows}
+
+
+async def webhook(scale: float) -> dict[str, Figures]:
+    """Signed POSTs of 360 bytes to a local sink, two worker processes."""
+    count = max(int(40_000 * scale), 4_000)
+    sink = Sink()
+    async with harness.service("api") as running:
+        await _ready(running)
+        await _fill(running, sink.url, count)
+        store = await running.store()
+        before, began = await running.usage(store), time.perf_counter()
+        running.start("worker")
+        running.start("worker")
+        await _drained(store)
+        seconds = time.perf_counter() - began
+        rows = figures(count, seconds, before, await running.usage(store), [])
+        await store.close()
+    seen = sink.stop()
+    if seen["count"] != count:
+        raise RuntimeError(f"{count} jobs, but {seen['count']} deliveries")
+    return {"webhook, 2 workers": rows}
+
+
+async def start_latency(scale: float) -> dict[str, Figures]:
+    """From due to the receiver: one-off jobs a second ahead, 20 a second, all else idle."""
+    count = max(int(400 * scale), 60)
+    sink = Sink()
+    async with harness.service("api", "scheduler", "worker") as running:
+        await _ready(running)
+        store = await running.store()
+        host, port = running.address.removeprefix("http://").rsplit(":", 1)
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(wire.Connection, host, int(port))
+        before, began = await running.usage(store), time.perf_counter()
+        for n in range(count):
+            await asyncio.sleep(max(0.0, began + n * 0.05 - time.perf_counter()))
+            await connection.ask(
+                _post(running, "/v1/jobs", job(sink.url, {"type": "once", "delay": "PT1S"}))
+            )
+        await asyncio.sleep(1.5)
+        await _drained(store)
+        seconds = time.perf_counter() - began
+        after = await running.usage(store)
+        await store.close()
+    late = sink.stop()["late_sec"]
+    assert isinstance(late, list)
+    return {"due to receiver, idle": figures(count, seconds, before, after, late)}
+
+
+PARTS: dict[str, Callable[[float], Awaitable[dict[str, Figures]]]] = {
+    "post": post,
+    "bulk": bulk,
+    "drain": drain,
+    "webhook": webhook,
+    "start_latency": start_latency,
+}

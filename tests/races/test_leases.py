@@ -1,0 +1,341 @@
+"""What a lease's holder writes, against the reaper, a cancel, and its own heartbeat."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from noonday.domain import lifecycle
+from noonday.domain.lifecycle import Event, Lease, Transition
+from noonday.domain.model import (
+    ExecutionStatus,
+    Outcome,
+    OutcomeKind,
+    Reason,
+    RetryPolicy,
+    RunKey,
+)
+from noonday.store import Store, Tx, runs
+from noonday.store.runs import Held, held_key, key_of
+from noonday.store.settlements import Settlement
+from tests.races.conftest import EveryOrder
+from tests.support import seeds
+from tests.support.seeds import LEASE_SEC, OTHER_WORKER
+from tests.support.stepping import Plan, Step, rollback
+
+LEASED_AT = datetime.now(UTC)
+IN_TIME = LEASED_AT + timedelta(seconds=LEASE_SEC - 1)
+TOO_LATE = LEASED_AT + timedelta(seconds=LEASE_SEC + 1)
+EXPIRED = Outcome(OutcomeKind.TRANSIENT, error="the lease ran out", unknown=True)
+
+SETTLED = {
+    Event.COMPLETE: Transition(Event.COMPLETE, ExecutionStatus.SUCCESS),
+    Event.RETRY: Transition(Event.RETRY, ExecutionStatus.FAILED, delay=timedelta(seconds=10)),
+    Event.DEAD_LETTER: Transition(
+        Event.DEAD_LETTER, ExecutionStatus.FAILED, reason=Reason.PERMANENT_ANSWER
+    ),
+    Event.INTERRUPT: Transition(Event.INTERRUPT, ExecutionStatus.INTERRUPTED),
+    Event.HAND_BACK: Transition(Event.HAND_BACK),
+}
+ENDS = {Event.COMPLETE: "COMPLETE", Event.DEAD_LETTER: "FAILED"}
+LEFT_AS = {Event.RETRY: "RETRYING", Event.INTERRUPT: "READY", Event.HAND_BACK: "READY"}
+
+
+# --- steps ------------------------------------------------------------------------------------
+
+
+def at(now: datetime, step: Step) -> Step:
+    """The step, in a transaction whose time is ``now``."""
+
+    async def timed(tx: Tx) -> object:
+        tx.now = now
+        return await step(tx)
+
+    return timed
+
+
+def settling(lease: Held, event: Event = Event.COMPLETE) -> Step:
+    async def step(tx: Tx) -> set[Held]:
+        return await seeds.settle(tx, Settlement(lease, SETTLED[event], seeds.FAILURE))
+
+    return step
+
+
+def beating(lease: Held) -> Step:
+    async def step(tx: Tx) -> set[Held]:
+        return await runs.heartbeat(tx, [(lease, LEASE_SEC)])
+
+    return step
+
+
+class Reaping:
+    """The reaper's transaction in its two statements."""
+
+    def __init__(self) -> None:
+        self.found: list[Settlement] = []
+
+    async def read(self, tx: Tx) -> int:
+        rows = await runs.expired(tx, "default", 5, TOO_LATE, 100)
+        self.found = [
+            Settlement(
+                held_key(row),
+                lifecycle.expire(
+                    Lease(
+                        key_of(row),
+                        row["tenant_id"],
+                        row["attempt"],
+                        row["lease_version"],
+                        row["failures"],
+                        row["interruptions"],
+                        row["due_at"],
+                        row["leased_at"],
+                    ),
+                    RetryPolicy(),
+                    TOO_LATE,
+                ),
+                EXPIRED,
+            )
+            for row in rows
+        ]
+        return len(rows)
+
+    async def write(self, tx: Tx) -> set[Held]:
+        return await seeds.settle(tx, *self.found)
+
+    async def both(self, tx: Tx) -> set[Held]:
+        await self.read(tx)
+        return await self.write(tx)
+
+
+def reaping() -> list[Step]:
+    reaper = Reaping()
+    return [at(TOO_LATE, reaper.read), at(TOO_LATE, reaper.write)]
+
+
+# --- what stands in the tables ----------------------------------------------------------------
+
+
+async def leased(store: Store, **how: object) -> RunKey:
+    """A run under its first lease, from ``LEASED_AT`` on."""
+    store.now = LEASED_AT
+    async with store.transaction() as tx:
+        (run,) = await seeds.ready(tx, **how)  # type: ignore[arg-type]
+        assert len(await seeds.claim(tx)) == 1
+    return run
+
+
+async def stands(store: Store, run: RunKey) -> str:
+    """The run's state, or how it ended."""
+    async with store.transaction() as tx:
+        row = await runs.one(tx, run)
+        if row is not None:
+            return str(row["state"])
+        return str(await tx.value("SELECT outcome FROM occurrences WHERE job_id = $1", run.job_id))
+
+
+async def executions(store: Store, run: RunKey) -> list[str]:
+    async with store.transaction() as tx:
+        rows = await tx.rows(
+            "SELECT status FROM executions WHERE job_id = $1 ORDER BY attempt, lease_version",
+            run.job_id,
+        )
+    return [row["status"] for row in rows]
+
+
+# --- plays ------------------------------------------------------------------------------------
+
+
+async def test_a_result_and_the_reaper_do_not_both_end_a_lease(
+    store: Store, every_order: EveryOrder
+) -> None:
+    async def prepare() -> Plan:
+        run = await leased(store)
+        return {"worker": [at(TOO_LATE, settling(seeds.held(run)))], "reaper": reaping()}
+
+    seen = set()
+    async for played in every_order(prepare):
+        async with store.transaction() as tx:
+            run = runs.key_of(await tx.one("SELECT * FROM occurrences"))
+        completed, (found, reaped) = played.results["worker"][0], played.results["reaper"]
+        assert len(completed) + len(reaped) == 1, played
+        assert found == len(reaped), "what the reaper has read it holds"
+        if completed:
+            assert (await stands(store, run), await executions(store, run)) == (
+                "COMPLETE", ["SUCCESS"],
+            )  # fmt: skip
+        else:
+            assert (await stands(store, run), await executions(store, run)) == (
+                "READY", ["LEASE_EXPIRED"],
+            )  # fmt: skip
+        seen.add(bool(completed))
+    assert seen == {True, False}
+
+
+async def test_a_reaper_that_gives_up_leaves_the_lease_to_its_holder(
+    store: Store, every_order: EveryOrder
+) -> None:
+    async def prepare() -> Plan:
+        run = await leased(store)
+        return {
+            "worker": [at(TOO_LATE, settling(seeds.held(run)))],
+            "reaper": [*reaping(), rollback],
+        }
+
+    async for played in every_order(prepare):
+        assert len(played.results["worker"][0]) == 1, played
+
+
+async def test_a_heartbeat_and_the_reaper_agree_on_who_has_the_run(
+    store: Store, every_order: EveryOrder
+) -> None:
+    async def prepare() -> Plan:
+        run = await leased(store)
+        return {"worker": [at(IN_TIME, beating(seeds.held(run)))], "reaper": reaping()}
+
+    seen = set()
+    async for played in every_order(prepare):
+        extended, (found, reaped) = played.results["worker"][0], played.results["reaper"]
+        assert len(extended) + len(reaped) == 1, played
+        assert found == len(reaped), played
+        seen.add(bool(extended))
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("event", SETTLED)
+async def test_a_heartbeat_that_moves_the_row_does_not_lose_what_its_holder_writes(
+    store: Store, every_order: EveryOrder, event: Event
+) -> None:
+    async def prepare() -> Plan:
+        run = await leased(store)
+        lease = seeds.held(run)
+        return {
+            "beat": [at(IN_TIME, beating(lease))],
+            "settle": [at(IN_TIME, settling(lease, event))],
+        }
+
+    waited = set()
+    async for played in every_order(prepare):
+        async with store.transaction() as tx:
+            run = runs.key_of(await tx.one("SELECT * FROM occurrences"))
+        assert len(played.results["settle"][0]) == 1, played
+        assert await stands(store, run) == (ENDS | LEFT_AS)[event], played
+        status = SETTLED[event].execution
+        assert await executions(store, run) == ([status] if status else []), played
+        waited |= played.waited
+    assert waited == {"beat", "settle"}, "each was tried in the midst of the other"
+
+
+@pytest.mark.parametrize("event", [Event.COMPLETE, Event.RETRY, Event.HAND_BACK])
+async def test_what_was_settled_once_is_not_settled_again(
+    store: Store, every_order: EveryOrder, event: Event
+) -> None:
+    async def prepare() -> Plan:
+        lease = seeds.held(await leased(store))
+        return {"once": [settling(lease, event)], "again": [settling(lease, event)]}
+
+    async for played in every_order(prepare):
+        assert len(played.results["once"][0] | played.results["again"][0]) == 1
+        assert not played.results["once"][0] & played.results["again"][0], played
+
+
+async def test_two_reapers_take_a_lease_away_once(store: Store, every_order: EveryOrder) -> None:
+    async def prepare() -> Plan:
+        await leased(store)
+        return {"one": reaping(), "other": reaping()}
+
+    async for played in every_order(prepare):
+        reaped = [len(results[1]) for results in played.results.values()]
+        assert sorted(reaped) == [0, 1], played
+        assert not played.waited, "a reaper never waits for another"
+
+
+async def test_a_stale_worker_cannot_complete_a_reclaimed_run(
+    store: Store, every_order: EveryOrder
+) -> None:
+    async def claim(tx: Tx) -> int:
+        return len(await seeds.claim(tx, worker=OTHER_WORKER))
+
+    async def prepare() -> Plan:
+        run = await leased(store)
+        return {
+            "stale": [at(TOO_LATE, settling(seeds.held(run)))],
+            "reaper": [at(TOO_LATE, Reaping().both)],
+            "other": [at(TOO_LATE, claim)],
+        }
+
+    seen = set()
+    async for played in every_order(prepare):
+        completed, reaped = len(played.results["stale"][0]), len(played.results["reaper"][0])
+        claimed = played.results["other"][0]
+        assert completed + reaped == 1, played
+        assert claimed <= reaped, played
+        if claimed:
+            async with store.transaction() as tx:
+                row = await tx.one("SELECT state, worker_id, lease_version, attempt FROM runs")
+            assert tuple(row) == ("RUNNING", OTHER_WORKER, 2, 2), played
+        seen.add((completed, claimed))
+    assert seen == {(1, 0), (0, 0), (0, 1)}
+
+
+@pytest.mark.parametrize("event", SETTLED)
+async def test_a_cancel_and_a_result_tell_the_same_story(
+    store: Store, every_order: EveryOrder, event: Event
+) -> None:
+    async def prepare() -> Plan:
+        run = await leased(store)
+
+        async def cancel(tx: Tx) -> int:
+            return await runs.cancel(tx, run.job_id, "deleted")
+
+        return {"settle": [settling(seeds.held(run), event)], "cancel": [cancel]}
+
+    async for played in every_order(prepare):
+        async with store.transaction() as tx:
+            run = runs.key_of(await tx.one("SELECT * FROM occurrences"))
+        cancelled = played.results["cancel"][0]
+        assert len(played.results["settle"][0]) == 1, "what runs is not ended by a cancel"
+        ended = await stands(store, run)
+        assert (ended == "CANCELLED") == bool(cancelled), played
+        if not cancelled:
+            assert ended == (ENDS | LEFT_AS)[event], played
+
+
+async def test_a_run_whose_retry_is_due_is_cancelled_or_was_claimable_before(
+    store: Store, every_order: EveryOrder
+) -> None:
+    async def prepare() -> Plan:
+        run = await leased(store)
+        async with store.transaction() as tx:
+            await seeds.settle(tx, seeds.retried(seeds.held(run)))
+
+        async def due(tx: Tx) -> int:
+            return await runs.retry_due(tx, 100)
+
+        async def cancel(tx: Tx) -> int:
+            return await runs.cancel(tx, run.job_id, "deleted")
+
+        return {"due": [at(TOO_LATE, due)], "cancel": [cancel]}
+
+    async for played in every_order(prepare):
+        async with store.transaction() as tx:
+            run = runs.key_of(await tx.one("SELECT * FROM occurrences"))
+        assert played.results["cancel"][0] == 1, played
+        assert await stands(store, run) == "CANCELLED", played
+
+
+async def test_two_passes_over_due_retries_make_each_ready_once(
+    store: Store, every_order: EveryOrder
+) -> None:
+    async def prepare() -> Plan:
+        run = await leased(store)
+        async with store.transaction() as tx:
+            await seeds.settle(tx, seeds.retried(seeds.held(run)))
+
+        async def due(tx: Tx) -> int:
+            return await runs.retry_due(tx, 100)
+
+        return {"one": [at(TOO_LATE, due)], "other": [at(TOO_LATE, due)]}
+
+    async for played in every_order(prepare):
+        assert sorted(result[0] for result in played.results.values()) == [0, 1], played

@@ -1,0 +1,62 @@
+"""The invariants, checked over the whole history of a database that keeps a journal.
+
+Evidence comes from three sides: the tables, the journal (see ``journal``), and what was seen
+from outside, the answers of the API and the requests that a receiver got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from tests.support.delivery_rules import (
+    i12_requests_and_attempts_match,
+    i13_requests_are_signed_and_alike,
+)
+from tests.support.evidence import Evidence, Witness, gather
+from tests.support.lease_rules import (
+    i5_leases_do_not_overlap,
+    i6_lease_versions_rise,
+    i7_results_are_the_last_holders,
+    i8_only_allowed_transitions,
+    i9_attempts_are_numbered_and_bounded,
+)
+from tests.support.ledger_rules import (
+    i1_nothing_acknowledged_is_lost,
+    i2_nothing_is_unexpected,
+    i3_an_occurrence_is_materialized_once,
+    i4_no_occurrence_is_missing,
+    i10_nothing_is_left,
+    i15_no_scheduler_writes_behind_its_fence,
+)
+
+Rule = Callable[[Evidence], Iterator[str]]
+RULES: Final[dict[str, Rule]] = {
+    "I1": i1_nothing_acknowledged_is_lost,
+    "I2": i2_nothing_is_unexpected,
+    "I3": i3_an_occurrence_is_materialized_once,
+    "I4": i4_no_occurrence_is_missing,
+    "I5": i5_leases_do_not_overlap,
+    "I6": i6_lease_versions_rise,
+    "I7": i7_results_are_the_last_holders,
+    "I8": i8_only_allowed_transitions,
+    "I9": i9_attempts_are_numbered_and_bounded,
+    "I10": i10_nothing_is_left,
+    "I12": i12_requests_and_attempts_match,
+    "I13": i13_requests_are_signed_and_alike,
+    "I15": i15_no_scheduler_writes_behind_its_fence,
+}
+
+
+async def check(dsn: str, witness: Witness, *, drained: bool = True) -> list[str]:
+    """The violations, each beginning with the number of its invariant; empty is good.
+
+    ``drained`` says that all work was let come to its end before.
+    """
+    evidence = await gather(dsn, witness)
+    return [
+        f"{name}: {violation}"
+        for name, rule in RULES.items()
+        if drained or name != "I10"
+        for violation in rule(evidence)
+    ]

@@ -1,0 +1,180 @@
+"""What must hold for leases, attempts and the states of runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from noonday.domain.lifecycle import MAX_INTERRUPTIONS, TRANSITIONS, Event, Source
+from noonday.domain.model import RunKey
+from noonday.store import Row
+from noonday.store.runs import key_of
+from tests.support.evidence import Evidence, Lease
+from tests.support.journal import Entry, moment
+
+COUNTED = ("FAILED", "LEASE_EXPIRED")
+ENDS = {
+    "COMPLETE": Event.COMPLETE,
+    "FAILED": Event.DEAD_LETTER,
+    "CANCELLED": Event.CANCEL,
+}
+CHANGES = {
+    ("READY", "RUNNING"): Event.CLAIM,
+    ("RUNNING", "RUNNING"): Event.HEARTBEAT,
+    ("RUNNING", "RETRYING"): Event.RETRY,
+    ("RETRYING", "READY"): Event.RETRY_DUE,
+}
+
+
+def i5_leases_do_not_overlap(evidence: Evidence) -> Iterator[str]:
+    for run, leases in evidence.leases.items():
+        for earlier, later in itertools.pairwise(leases):
+            if later.granted_at < earlier.ends_at:
+                yield (
+                    f"{run}: lease {later.lease_version} was granted {later.granted_at}, while "
+                    f"lease {earlier.lease_version} held until {earlier.ends_at}"
+                )
+    for run, executions in evidence.executions.items():
+        granted = {lease.lease_version: lease for lease in evidence.leases.get(run, [])}
+        for row in executions:
+            lease = granted.get(row["lease_version"])
+            if lease is None or _of_execution(row) != _of_lease(lease):
+                yield f"{run}: attempt {row['attempt']} is none of a lease that was granted"
+
+
+def _of_execution(row: Row) -> tuple[Any, ...]:
+    return row["attempt"], row["worker_id"], row["leased_at"], row["locked_until"]
+
+
+def _of_lease(lease: Lease) -> tuple[Any, ...]:
+    return lease.attempt, lease.worker_id, lease.leased_at, lease.locked_until
+
+
+def i6_lease_versions_rise(evidence: Evidence) -> Iterator[str]:
+    for run, entries in evidence.by_run.items():
+        for entry in entries:
+            if entry.before is None or entry.after is None:
+                continue
+            risen = entry.after["lease_version"] - entry.before["lease_version"]
+            claimed = (entry.before["state"], entry.after["state"]) == ("READY", "RUNNING")
+            if risen != claimed:
+                yield f"{run}: the lease version rose by {risen} in transaction {entry.txid}"
+    for run, executions in evidence.executions.items():
+        for row in executions:
+            if not any(_ended(entry, row) for entry in evidence.by_run.get(run, [])):
+                yield (
+                    f"{run}: attempt {row['attempt']} was written under version "
+                    f"{row['lease_version']}, which was not the one that held the run"
+                )
+
+
+def _ended(entry: Entry, execution: Row) -> bool:
+    """Whether this change of a run is the one that ended the attempt."""
+    before = entry.before or {}
+    return (
+        entry.txid % 2**32 == execution["txid"]
+        and before.get("state") == "RUNNING"
+        and before["lease_version"] == execution["lease_version"]
+    )
+
+
+def i7_results_are_the_last_holders(evidence: Evidence) -> Iterator[str]:
+    for run, row in evidence.ledger.items():
+        if row["outcome"] not in ("COMPLETE", "FAILED"):
+            continue
+        executions, leases = evidence.executions.get(run, []), evidence.leases.get(run, [])
+        if not executions or not leases:
+            yield f"{run} is {row['outcome']} without an attempt"
+            continue
+        if executions[-1]["lease_version"] != leases[-1].lease_version:
+            yield f"{run}: its result is not of the last lease, {leases[-1].lease_version}"
+        successes = [one["attempt"] for one in executions if one["status"] == "SUCCESS"]
+        expected = [executions[-1]["attempt"]] if row["outcome"] == "COMPLETE" else []
+        if successes != expected:
+            yield f"{run} is {row['outcome']} with successes in attempts {successes}"
+
+
+def i8_only_allowed_transitions(evidence: Evidence) -> Iterator[str]:
+    outcomes: dict[tuple[RunKey, int], str] = {}
+    ended: set[RunKey] = set()
+    for entry in evidence.journal:
+        if entry.source != "occurrences":
+            continue
+        if entry.before is not None and (entry.after is None or entry.run in ended):
+            yield f"{entry.run} changed in the ledger after it had ended, or vanished"
+        outcome = (entry.after or {}).get("outcome")
+        if outcome is not None:
+            ended.add(entry.run)
+            outcomes[entry.run, entry.txid] = outcome
+    for run, entries in evidence.by_run.items():
+        gone = False
+        for entry in entries:
+            if gone:
+                yield f"{run} came back after it had ended"
+            outcome = outcomes.get((run, entry.txid)) if entry.after is None else None
+            event = _event(entry, outcome)
+            if not _allowed(entry, event, outcome):
+                states = _state(entry.before), _state(entry.after) or outcome
+                yield f"{run} went from {states[0]} to {states[1]} ({event})"
+            gone = entry.after is None
+
+
+def _event(entry: Entry, outcome: str | None) -> Event | None:
+    before, after = entry.before, entry.after
+    if before is None:
+        return Event.MATERIALIZE
+    if after is None:
+        return ENDS.get(outcome or "")
+    if (before["state"], after["state"]) == ("RUNNING", "READY"):
+        return _release(before, after)
+    return CHANGES.get((before["state"], after["state"]))
+
+
+def _release(before: dict[str, Any], after: dict[str, Any]) -> Event | None:
+    counters = ("failures", "interruptions", "attempt")
+    changes = tuple(after[name] - before[name] for name in counters)
+    kinds = {(1, 0, 0): Event.EXPIRE, (0, 1, 0): Event.INTERRUPT, (0, 0, -1): Event.HAND_BACK}
+    return kinds.get(changes)
+
+
+def _allowed(entry: Entry, event: Event | None, outcome: str | None) -> bool:
+    if event is None:
+        return False
+    rule = TRANSITIONS[event]
+    return _source(entry) in rule.sources and rule.target == (_state(entry.after) or outcome)
+
+
+def _source(entry: Entry) -> Source:
+    before = entry.before
+    if before is None:
+        return Source.NONE
+    if before["state"] == "READY" and before["hold"] is not None:
+        return Source.HELD
+    if before["state"] == "RUNNING" and moment(before["locked_until"]) < entry.began_at:
+        return Source.LAPSED
+    return Source(before["state"])
+
+
+def _state(row: dict[str, Any] | None) -> str | None:
+    return None if row is None else row["state"]
+
+
+def i9_attempts_are_numbered_and_bounded(evidence: Evidence) -> Iterator[str]:
+    last = {key_of(row): row for row in evidence.runs}
+    for run, executions in evidence.executions.items():
+        numbers = sorted(row["attempt"] for row in executions)
+        if numbers != list(range(1, len(numbers) + 1)):
+            yield f"{run} has attempts {numbers}"
+        counted = sum(row["status"] in COUNTED for row in executions)
+        job = evidence.jobs.get(run.job_id)
+        if job is not None and counted > job.spec.retry_policy.max_attempts:
+            yield f"{run} was tried {counted} times"
+        if sum(row["status"] == "INTERRUPTED" for row in executions) > MAX_INTERRUPTIONS:
+            yield f"{run} was interrupted more than {MAX_INTERRUPTIONS} times"
+        if any(row["finished_at"] < row["leased_at"] for row in executions):
+            yield f"{run} has an attempt that ended before it began"
+        said = last[run]["attempt"] if run in last else evidence.ledger[run]["attempts"]
+        running = run in last and last[run]["state"] == "RUNNING"
+        if run in evidence.ledger and said != len(numbers) + running:
+            yield f"{run} says that it had {said} attempts, and has {len(numbers)}"

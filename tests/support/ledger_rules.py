@@ -1,0 +1,138 @@
+"""What must hold between the jobs, the reference calendar, the ledger and the shards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from noonday.domain.model import Kind, Once, RunKey, parse_run_id, shard_of
+from noonday.domain.schedule import jitter
+from noonday.store.runs import key_of
+from tests.support.evidence import Evidence, Job
+from tests.support.reference import calendar
+
+EPSILON = timedelta(seconds=5)
+"""How late the timer of a job may be at the end, when all has been well again for a while."""
+
+
+def i1_nothing_acknowledged_is_lost(evidence: Evidence) -> Iterator[str]:
+    for job_id in evidence.witness.acknowledged - evidence.jobs.keys():
+        yield f"job {job_id} was acknowledged and is not there"
+
+
+def i2_nothing_is_unexpected(evidence: Evidence) -> Iterator[str]:
+    places = {
+        "a run": [key_of(row) for row in evidence.runs],
+        "the ledger": evidence.ledger_rows,
+        "an execution": list(evidence.executions),
+        "a request": [run for text in evidence.requests if (run := parse_run_id(text))],
+    }
+    for place, runs in places.items():
+        for job_id in {run.job_id for run in runs} - evidence.jobs.keys():
+            yield f"{place} speaks of a job {job_id} that nobody knows"
+        for run in runs:
+            if run.kind is Kind.SCHEDULE and run.job_id in evidence.jobs:
+                job = evidence.jobs[run.job_id]
+                if not calendar(job.spec.schedule, run.occurrence_at, run.occurrence_at):
+                    yield f"{place} speaks of {run}, which is not in the calendar of its job"
+    for job_id in evidence.timers.keys() - evidence.jobs.keys():
+        yield f"a timer stands for a job {job_id} that nobody knows"
+    for text in evidence.requests:
+        if parse_run_id(text) is None:
+            yield f"a request came with {text!r} as its run"
+
+
+def i3_an_occurrence_is_materialized_once(evidence: Evidence) -> Iterator[str]:
+    yield from _twice("ledger row", evidence.ledger_rows)
+    yield from _twice("run", [key_of(row) for row in evidence.runs])
+    born: dict[str, list[tuple[RunKey, int]]] = {"runs": [], "occurrences": []}
+    for entry in evidence.journal:
+        is_open = entry.source == "runs" or entry.row.get("blocking_run") is None
+        if entry.source in born and entry.before is None and is_open:
+            ended = (entry.after or {}).get("outcome")
+            if entry.source == "runs" or ended is None:
+                born[entry.source].append((entry.run, entry.txid))
+    yield from _twice("run that was begun", [run for run, _ in born["runs"]])
+    for run, _ in set(born["runs"]) - set(born["occurrences"]):
+        yield f"{run} was begun without an open row in the ledger by the same transaction"
+    for run, _ in set(born["occurrences"]) - set(born["runs"]):
+        yield f"{run} was opened in the ledger without a run by the same transaction"
+
+
+def _twice(what: str, runs: list[RunKey]) -> Iterator[str]:
+    for run, count in Counter(runs).items():
+        if count > 1:
+            yield f"{count} times a {what} for {run}"
+
+
+def i4_no_occurrence_is_missing(evidence: Evidence) -> Iterator[str]:
+    written: dict[UUID, list[datetime]] = {job_id: [] for job_id in evidence.jobs}
+    for run in evidence.ledger:
+        if run.kind is Kind.SCHEDULE and run.job_id in written:
+            written[run.job_id].append(run.occurrence_at)
+    for job in evidence.jobs.values():
+        yield from (
+            _of_one_off(evidence, job)
+            if isinstance(job.spec.schedule, Once)
+            else _of_recurring(evidence, job, sorted(written[job.id]))
+        )
+
+
+def _of_one_off(evidence: Evidence, job: Job) -> Iterator[str]:
+    assert isinstance(job.spec.schedule, Once)
+    run = RunKey(job.id, Kind.SCHEDULE, job.spec.schedule.run_at)
+    places = (run in evidence.ledger) + len(evidence.timers.get(job.id, []))
+    if job.state == "ACTIVE" and places != 1:
+        yield f"one-off job {job.id} is in {places} places of ledger and timers"
+    if job.id in evidence.timers:
+        yield from _overdue(evidence, job, evidence.timers[job.id][0]["due_at"])
+
+
+def _of_recurring(evidence: Evidence, job: Job, written: list[datetime]) -> Iterator[str]:
+    timers = evidence.timers.get(job.id, [])
+    if len(timers) != (job.state == "ACTIVE"):
+        yield f"{job.state} job {job.id} has {len(timers)} timers"
+        return
+    if timers:
+        until = timers[0]["occurrence_at"]
+        yield from _overdue(evidence, job, timers[0]["due_at"])
+        if not calendar(job.spec.schedule, until, until):
+            yield f"the timer of {job.id} stands at {until}, which is not in its calendar"
+    else:
+        assert job.state_changed_at is not None
+        delay = jitter(job.id, job.spec.schedule.jitter_sec)
+        until = max([job.state_changed_at - delay - EPSILON, *written])
+    expected = calendar(job.spec.schedule, job.created_at, until)
+    for at in expected:
+        if at not in written and not (timers and at == until):
+            yield f"the ledger of {job.id} has no row for {at}"
+
+
+def _overdue(evidence: Evidence, job: Job, due_at: datetime) -> Iterator[str]:
+    if due_at < evidence.now - EPSILON:
+        yield f"the timer of {job.id} has been due since {due_at}"
+
+
+def i10_nothing_is_left(evidence: Evidence) -> Iterator[str]:
+    """After all work is done."""
+    for row in evidence.runs:
+        yield f"{key_of(row)} is still {row['state']}"
+    for run, row in evidence.ledger.items():
+        if row["outcome"] is None:
+            yield f"{run} is still open in the ledger"
+
+
+def i15_no_scheduler_writes_behind_its_fence(evidence: Evidence) -> Iterator[str]:
+    epochs: dict[int, int] = {}
+    for entry in evidence.journal:
+        if entry.source == "shards":
+            shard, epoch = entry.row["shard"], entry.row["epoch"]
+            if epoch < epochs.get(shard, 0):
+                yield f"the epoch of shard {shard} fell to {epoch}"
+            epochs[shard] = epoch
+        elif entry.source == "occurrences" and entry.before is None:
+            epoch, shard = entry.row["shard_epoch"], shard_of(entry.job_id)
+            if epoch is not None and epoch != epochs.get(shard, epoch):
+                yield f"{entry.run} was written under epoch {epoch}, not {epochs[shard]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from uuid import uuid4
 
 from bench import harness, wire
@@ -217,7 +217,7 @@ async def start_latency(scale: float) -> dict[str, Figures]:
     return {"due to receiver, idle": figures(count, seconds, before, after, late)}
 
 
-PARTS: dict[str, Callable[[float], Awaitable[dict[str, Figures]]]] = {
+PARTS: dict[str, Callable[[float], Coroutine[object, None, dict[str, Figures]]]] = {
     "post": post,
     "bulk": bulk,
     "drain": drain,

@@ -32,7 +32,12 @@ async def serve() -> None:
     server = await loop.create_server(partial(SinkConnection, seen), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     ended = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), lambda: os.read(0, 1) or ended.set())
+
+    def told() -> None:
+        if not os.read(sys.stdin.fileno(), 1):
+            ended.set()
+
+    loop.add_reader(sys.stdin.fileno(), told)
     await ended.wait()
     used = time.process_time()
     print(json.dumps({"count": len(late), "cpu_sec": used, "late_sec": late}), flush=True)

@@ -343,10 +343,10 @@ def _invitation(address: str, key: str, receiver_url: str) -> str:
     return f"""
 Your turn, in another terminal:
 
-  curl -sS '{address}/v1/jobs' -H 'Authorization: Bearer {key}' \\
+  curl -sS -w '\\n' '{address}/v1/jobs' -H 'Authorization: Bearer {key}' \\
     -H 'Content-Type: application/json' -d '{job}'
 
-  curl -sS '{address}/v1/jobs?name_prefix=mine' -H 'Authorization: Bearer {key}'
+  curl -sS -w '\\n' '{address}/v1/jobs?name_prefix=mine' -H 'Authorization: Bearer {key}'
 
   NOONDAY_URL={address} NOONDAY_API_KEY={key} \\
     {sys.argv[0]} jobs list

@@ -107,9 +107,7 @@ async def test_while_the_first_is_in_flight_others_wait_and_then_hear_which_it_i
     async with locked(api.store, "jobs"):
         first = asyncio.create_task(post(api.admin, "k"))
         await until_blocked(api.store)
-        same, other = await asyncio.gather(
-            post(api.admin, "k"), post(api.admin, "k", priority=0)
-        )
+        same, other = await asyncio.gather(post(api.admin, "k"), post(api.admin, "k", priority=0))
     assert (same.status, same.code) == (409, "idempotency_in_flight")
     assert same.headers["retry-after"] == "1"
     assert (other.status, other.code) == (409, "idempotency_conflict")
@@ -195,7 +193,12 @@ async def test_what_cannot_be_a_key_is_refused(api: Api, key: str) -> None:
 
 
 async def test_a_call_that_takes_no_key_refuses_one(api: Api) -> None:
-    for path in ("/v1/jobs:batch", "/v1/tenants", "/v1/api-keys", "/v1/tenants/alpha/signing-secret"):
+    for path in (
+        "/v1/jobs:batch",
+        "/v1/tenants",
+        "/v1/api-keys",
+        "/v1/tenants/alpha/signing-secret",
+    ):
         answer = await api.admin.post(path, {}, idempotency_key="k")
         assert (answer.status, answer.code) == (422, "not_supported"), path
 

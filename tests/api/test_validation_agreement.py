@@ -134,7 +134,7 @@ def _refuse(word: str) -> None:
     raise AssertionError(f"{word} is not JSON")
 
 
-@settings(derandomize=True, max_examples=600, deadline=None, database=None)
+@settings(derandomize=True, max_examples=300, deadline=None, database=None)
 @given(bodies, edits)
 def test_changed_bodies_are_read_alike_both_ways(
     body: dict[str, Any], changes: list[tuple[str, Any]]
@@ -142,7 +142,7 @@ def test_changed_bodies_are_read_alike_both_ways(
     check(json.dumps(edited(body, changes), ensure_ascii=False).encode())
 
 
-@settings(derandomize=True, max_examples=600, deadline=None, database=None)
+@settings(derandomize=True, max_examples=300, deadline=None, database=None)
 @given(bodies, edits, cuts)
 def test_damaged_texts_are_read_alike_both_ways(
     body: dict[str, Any],

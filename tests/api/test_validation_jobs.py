@@ -271,6 +271,15 @@ def test_all_faults_of_a_body_are_named_at_once() -> None:
     }
 
 
+def test_the_fields_of_a_schedule_are_judged_one_by_one() -> None:
+    schedule = {"type": "cron", "cron": "x", "timezone": "y", "starts_at": "2300-01-01T00:00:00Z"}
+    assert faults(GOOD | {"schedule": schedule}) == {
+        "/schedule/cron": "invalid",
+        "/schedule/timezone": "invalid",
+        "/schedule/starts_at": "out_of_range",
+    }
+
+
 def test_what_rests_on_a_field_at_fault_is_not_held_against_the_client() -> None:
     assert faults(every("60", jitter_sec=4000)) == {"/schedule/interval_sec": "wrong_type"}
     assert faults(changed("/retry_policy", {"base_sec": -1, "cap_sec": 2})) == {

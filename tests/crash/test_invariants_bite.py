@@ -136,6 +136,7 @@ INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materia
 SELECT {0}, 0, 1, now(), now(), {1}, {2} FROM occurrences WHERE {3}
 """
 MISSED = "'MISSED', 'grace', now(), 0"
+HOURLY_AND_OPEN = "job_id = {hourly} AND outcome IS NULL"
 OPEN = "NULL, NULL, NULL, 0"
 STALE_SUCCESS = """
 INSERT INTO executions SELECT job_id, occurrence_at, kind, tenant_id, attempt, lease_version,
@@ -176,13 +177,14 @@ PLANTED = {
         ),
     ),
     "I4 a missed occurrence vanishes from the ledger": (
-        "DELETE FROM occurrences WHERE job_id = {hourly} AND ctid = (SELECT min(ctid) FROM occurrences"
-        " WHERE job_id = {hourly} AND outcome = 'MISSED')",
+        "DELETE FROM occurrences WHERE job_id = {hourly} AND occurrence_at ="
+        " (SELECT min(occurrence_at) FROM occurrences WHERE outcome = 'MISSED')",
     ),
     "I4 the timer of a recurring job is lost": ("DELETE FROM timers WHERE job_id = {hourly}",),
     "I4 the timer of a one-off job is lost": ("DELETE FROM timers WHERE job_id = {later}",),
     "I4 a timer leaps over an occurrence": (
-        "UPDATE timers SET occurrence_at = occurrence_at + interval '1 hour' WHERE job_id = {hourly}",
+        "UPDATE timers SET occurrence_at = occurrence_at + interval '1 hour'"
+        " WHERE job_id = {hourly}",
     ),
     "I4 a timer is due and nobody fires it": (
         "UPDATE timers SET due_at = now() - interval '1 minute' WHERE job_id = {hourly}",
@@ -225,7 +227,9 @@ PLANTED = {
     "I8 what has ended ends again": (
         "UPDATE occurrences SET outcome = 'FAILED' WHERE job_id = {done}",
     ),
-    "I8 what has ended comes back": (COPY_OF_A_RUN.format("job_id, occurrence_at", "job_id = {done}"),),
+    "I8 what has ended comes back": (
+        COPY_OF_A_RUN.format("job_id, occurrence_at", "job_id = {done}"),
+    ),
     "I9 an attempt is missing": ("DELETE FROM executions WHERE attempt = 1",),
     "I9 an attempt number is given twice": ("UPDATE executions SET attempt = 1",),
     "I9 a run is tried too often": (
@@ -234,7 +238,7 @@ PLANTED = {
     "I15 a scheduler writes under an epoch that is over": (
         "UPDATE shards SET epoch = epoch + 1",
         COPY_OF_A_LEDGER_ROW.format(
-            "job_id, occurrence_at + interval '1 h'", "1", MISSED, "job_id = {hourly} AND outcome IS NULL"
+            "job_id, occurrence_at + interval '1 h'", "1", MISSED, HOURLY_AND_OPEN
         ),
     ),
     "I15 an epoch falls": ("UPDATE shards SET epoch = epoch - 1",),

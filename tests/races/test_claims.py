@@ -120,13 +120,14 @@ async def test_ten_priorities_are_claimed_by_age_and_urgency_past_thousands_in_f
             runs_made = await seeds.ready(tx, count=100, priority=(step * 7) % 10)
         expected.append((effective(store.now, (step * 7) % 10), len(runs_made)))
     store.now = NOW + timedelta(seconds=120)
-    floors, taken = Floors(), []
+    floors = Floors()
+    taken: list[datetime] = []
     while len(taken) < 10_000:
         async with store.transaction() as tx:
             used = floors.each()
             claimed = await runs.claim(tx, "default", used, 700, AGEING_STEP, WORKER)
         assert claimed.rows
-        lowest = {}
+        lowest: dict[int, datetime] = {}
         for row in claimed.rows:
             lowest[row["priority"]] = min(row["rank"], lowest.get(row["priority"], row["rank"]))
         floors.claimed(used, lowest, store.now, everything=claimed.drained)

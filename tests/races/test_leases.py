@@ -273,7 +273,7 @@ async def test_a_stale_worker_cannot_complete_a_reclaimed_run(
         if claimed:
             async with store.transaction() as tx:
                 row = await tx.one("SELECT state, worker_id, lease_version, attempt FROM runs")
-            assert tuple(row) == ("RUNNING", OTHER_WORKER, 2, 2), played
+            assert tuple(row.values()) == ("RUNNING", OTHER_WORKER, 2, 2), played
         seen.add((completed, claimed))
     assert seen == {(1, 0), (0, 0), (0, 1)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -17,9 +18,15 @@ YESTERDAY = Range("timers", Step.DAY, datetime(2027, 3, 13, tzinfo=UTC))
 FEBRUARY = Range("occurrences", Step.MONTH, datetime(2027, 2, 1, tzinfo=UTC))
 
 
+@pytest.fixture(scope="module")
+def database_template(postgres_url: str, database_template: str) -> Iterator[str]:
+    with upkeep.template_at(postgres_url, database_template) as name:
+        yield name
+
+
 @pytest.fixture(autouse=True)
-async def _at_noon(store: Store) -> None:
-    await upkeep.begin_at(store, NOW)
+def _at_noon(store: Store) -> None:
+    store.now = NOW
 
 
 async def make_missing(store: Store, now: datetime) -> list[str]:
@@ -84,7 +91,7 @@ async def test_rows_find_their_way_into_new_partitions(store: Store) -> None:
     await make_missing(store, later)
     async with store.transaction() as tx:
         entry = audit.Entry(1, "a key", "job.cancel", "job", "1", None, None, "1")
-        await audit.write(tx, [entry], later)
+        await audit.write(tx, [entry])
         assert await tx.value("SELECT count(*) FROM audit_log_m202706") == 1
 
 
@@ -141,7 +148,8 @@ async def test_detaching_that_was_left_half_done_is_finished(
         async with upkeep.a_reader(store, "timers", for_long=False):
             assert not await partitions.detach(connection, YESTERDAY)
             assert await connection.value(partitions.LEAVING, "timers") == YESTERDAY.name
-            assert not await partitions.drop(connection, YESTERDAY)
+            with pytest.raises(asyncpg.LockNotAvailableError):
+                await partitions.drop(connection, YESTERDAY)
             today = Range("timers", Step.DAY, YESTERDAY.ends_at)
             assert not await partitions.detach(connection, today)
         assert await partitions.detach(connection, today)

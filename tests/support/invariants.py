@@ -25,7 +25,8 @@ BROKEN = {
     "a later attempt has a later lease version and begins no earlier": """
         SELECT e.job_id FROM executions e JOIN executions l USING (job_id, occurrence_at, kind)
         WHERE l.attempt > e.attempt
-          AND (l.lease_version <= e.lease_version OR l.leased_at < least(e.finished_at, e.locked_until))""",
+          AND (l.lease_version <= e.lease_version
+               OR l.leased_at < least(e.finished_at, e.locked_until))""",
     "the last word is the last lease's": """
         SELECT o.job_id FROM occurrences o JOIN executions e USING (job_id, occurrence_at, kind)
         WHERE o.outcome = 'COMPLETE' GROUP BY o.job_id, o.occurrence_at, o.kind, o.attempts

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
 from noonday.domain.model import shard_of
@@ -14,6 +16,7 @@ from noonday.store import DirectConnection, Store, Tx, partitions, timers
 from noonday.store.partitions import is_read_for_long
 from noonday.store.timers import Timer
 from tests.support import seeds
+from tests.support.database import direct, execute
 
 NOW = datetime(2027, 3, 14, 12, tzinfo=UTC)
 TABLES = ("timers", "occurrences", "executions", "audit_log")
@@ -38,10 +41,18 @@ class Span(NamedTuple):
     ends_at: datetime
 
 
-async def begin_at(store: Store, now: datetime) -> None:
-    """Make the partitions anew as if the service began at ``now``, and bind the clock."""
-    store.now = now
-    async with store.direct() as connection, connection.transaction(now) as tx:
+@contextmanager
+def template_at(server_url: str, template: str, now: datetime = NOW) -> Iterator[str]:
+    """A template whose partitions are those of a service that began at ``now``."""
+    name = f"{template}_at_{now:%Y%m%d}"
+    asyncio.run(execute(server_url, f"CREATE DATABASE {name} TEMPLATE {template}"))
+    asyncio.run(_begin_at(urlunsplit(urlsplit(server_url)._replace(path=f"/{name}")), now))
+    yield name
+    asyncio.run(execute(server_url, f"DROP DATABASE {name}"))
+
+
+async def _begin_at(url: str, now: datetime) -> None:
+    async with direct(url) as connection, connection.transaction(now) as tx:
         await tx.execute(f"DROP TABLE {await tx.value(PARTITIONS, list(TABLES))}")
         await tx.execute("DELETE FROM ledger_start")
         await partitions.create_first(tx)

@@ -97,16 +97,18 @@ def _check_once(body: OnceBody, faults: Faults) -> None:
 
 
 def _check_cron(body: CronBody, faults: Faults) -> None:
-    for field, reads in (("timezone", cron.zone_named), ("cron", _parse)):
-        try:
-            reads(getattr(body, field))
-        except ScheduleError as error:
-            faults.add(f"/schedule/{field}", "invalid", error.detail)
-    _check_whole(Cron(body.cron, body.timezone, body.jitter_sec, starts_at=body.starts_at), faults)
-
-
-def _parse(expression: str) -> None:
-    cron.parse(expression, _ANY_JOB)
+    expression, timezone = body.cron, body.timezone
+    try:
+        cron.parse(expression, _ANY_JOB)
+    except ScheduleError as error:
+        faults.add("/schedule/cron", "invalid", error.detail)
+        expression = "@daily"
+    try:
+        cron.zone_named(timezone)
+    except ScheduleError as error:
+        faults.add("/schedule/timezone", "invalid", error.detail)
+        timezone = "UTC"
+    _check_whole(Cron(expression, timezone, body.jitter_sec, starts_at=body.starts_at), faults)
 
 
 def _check_interval(body: IntervalBody, faults: Faults) -> None:
@@ -142,11 +144,12 @@ def _check_url(
 def _check_headers(headers: dict[str, str], faults: Faults) -> None:
     seen: set[str] = set()
     for name, value in headers.items():
-        pointer = at("/target/headers", name)
         if fault := header_fault(name, value):
-            faults.add(pointer, "reserved_header" if is_reserved(name) else "invalid", fault)
+            code = "reserved_header" if is_reserved(name) else "invalid"
+            faults.add(at("/target/headers", name), code, fault)
         if name.lower() in seen:
-            faults.add(pointer, "conflict", "is given twice, in different case")
+            detail = "is given twice, in different case"
+            faults.add(at("/target/headers", name), "conflict", detail)
         seen.add(name.lower())
 
 

@@ -35,7 +35,8 @@ def idempotency_key(request: Request) -> str | None:
     quoted = _QUOTED.fullmatch(key)
     if quoted:
         key = re.sub(r'\\(["\\])', r"\1", quoted[1])
-    if len(given) > 1 or not _VISIBLE.fullmatch(key):
+    half_quoted = quoted is None and key.startswith('"')
+    if len(given) > 1 or half_quoted or not _VISIBLE.fullmatch(key):
         raise Problem(
             400,
             "idempotency_key_invalid",

@@ -11,10 +11,10 @@ import math
 import re
 from collections.abc import Hashable
 from difflib import get_close_matches
-from typing import Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar, cast
 
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from noonday.api.shapes import Shape, Struct, shape_of
 from noonday.api.texts import MOST_MEMBERS, has_equal_keys, overfull, pairs, too_deep, unreadable
@@ -31,10 +31,17 @@ MALFORMED: Final = frozenset(("malformed", "too_deep"))
 class Fault(msgspec.Struct, frozen=True):
     """One thing that is wrong with a request."""
 
-    pointer: str
-    """Where (RFC 6901); empty for the body as a whole."""
-    code: str
-    detail: str
+    pointer: Annotated[str, Meta(description="Where (RFC 6901); empty for the body as a whole.")]
+    code: Annotated[
+        str,
+        Meta(
+            description="Among others `missing`, `unknown_field`, `duplicate_field`, `wrong_type`, "
+            "`wrong_length`, `out_of_range`, `unknown_value`, `invalid`, `conflict`, `naive_time`, "
+            "`nul`, `reserved_header`, `forbidden_target`, `before_ledger`, `not_supported`; for a "
+            "body that cannot be read, `malformed` or `too_deep`."
+        ),
+    ]
+    detail: Annotated[str, Meta(description="For people.")]
 
 
 class Faults:

@@ -245,7 +245,7 @@ async def detach(connection: DirectConnection, part: Range) -> bool:
             step = f"DETACH PARTITION {part.name} CONCURRENTLY"
         with suppress(asyncpg.LockNotAvailableError):
             await outside(connection, f"ALTER TABLE {part.table} {step}")
-    return False
+    return not await is_attached(connection, part)
 
 
 async def drop(connection: DirectConnection, part: Range, *, only_empty: bool = False) -> bool:

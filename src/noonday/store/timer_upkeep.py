@@ -61,8 +61,8 @@ async def split(connection: DirectConnection, part: Range, now: datetime) -> boo
 
 
 async def _is_big(tx: Tx, part: Range) -> bool:
-    some = f"SELECT FROM {part.name} LIMIT {SPLIT_ROWS + 1}"
-    return bool(await tx.value(f"SELECT count(*) > {SPLIT_ROWS} FROM ({some}) AS some"))
+    rows = f"SELECT FROM {part.name} LIMIT {SPLIT_ROWS + 1}"
+    return bool(await tx.value(f"SELECT count(*) > {SPLIT_ROWS} FROM ({rows}) AS counted"))
 
 
 # --- due indexes ------------------------------------------------------------------------------

@@ -1,0 +1,268 @@
+"""A cluster of real processes, started as the supervisor starts them, to be killed by a test."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import aiohttp
+import msgspec
+
+from noonday import listening, server
+from noonday.client import AsyncClient
+from noonday.settings import Settings
+from noonday.store import Store, tenants
+from noonday.store.secretbox import SIGNING, read_key_file
+from noonday.supervisor import Child
+from tests.support import history, journal
+from tests.support.evidence import Witness
+from tests.support.holds import eventually
+from tests.support.receivers import RecordingReceiver
+
+LEASE_SEC = 5  # the shortest there is
+
+OVERDUE = "SELECT count(*) FROM timers WHERE due_at < now() - interval '0.5 s'"
+UNFINISHED = "SELECT count(*) FROM runs"
+RECURRING = "SELECT id FROM jobs WHERE schedule_type <> 'once' AND state = 'ACTIVE'"
+
+
+class Member:
+    """One process of a role."""
+
+    def __init__(self, child: Child, log: Path) -> None:
+        self._child = child
+        self._log = log
+        self.admin = listening.address_of(child.admin)
+        self.pid = 0
+
+    @property
+    def role(self) -> str:
+        return self._child.role
+
+    def start(self) -> None:
+        """Start it, or start it again at the same address."""
+        with _errors_into(self._log):
+            self._child.start()
+        assert self._child.process is not None
+        self.pid = self._child.process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
+        if self.runs:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """``kill -9``; gone when this returns."""
+        self.signal(signal.SIGKILL)
+        self._child.wait(time.monotonic() + 10)
+
+    def freeze(self) -> None:
+        """SIGSTOP; stopped when this returns."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    @property
+    def runs(self) -> bool:
+        process = self._child.process
+        return process is not None and process.poll() is None
+
+    async def ended(self, deadline_sec: float) -> int:
+        """The exit code, as soon as it has ended by itself."""
+        process = self._child.process
+        assert process is not None
+
+        async def over() -> bool:
+            return process.poll() is not None
+
+        await eventually(over, deadline_sec)
+        self._child.wait(0)
+        return process.returncode
+
+    def close(self) -> None:
+        """End it, whatever its state."""
+        self.thaw()
+        self._child.tell_to_stop()
+        self._child.wait(time.monotonic() + 3)
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        """The lines of its log with this event."""
+        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == event]
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+    async def readiness(self) -> int:
+        """The status of ``/readyz``; 0 when nobody answers."""
+        try:
+            async with aiohttp.request("GET", f"{self.admin}/readyz") as answer:
+                return answer.status
+        except aiohttp.ClientError:
+            return 0
+
+    async def ready(self, deadline_sec: float = 20) -> None:
+        async def is_ready() -> bool:
+            assert self.runs, self.log
+            return await self.readiness() == 200
+
+        await eventually(is_ready, deadline_sec)
+
+    async def metric(self, name: str) -> float:
+        """The sum over all labels of a metric."""
+        async with aiohttp.request("GET", f"{self.admin}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        found = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
+
+
+class Cluster:
+    """Processes over one database that keeps a journal, with a receiver as their witness."""
+
+    def __init__(
+        self, settings: Settings, store: Store, receiver: RecordingReceiver, token: str
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.receiver = receiver
+        self.token = token
+        self.members: list[Member] = []
+        self.witness = Witness(requests=receiver.requests)
+        self._api_socket = listening.bind("127.0.0.1", 0)
+
+    @classmethod
+    @asynccontextmanager
+    async def over(cls, dsn: str, home: Path, **changes: Any) -> AsyncIterator[Cluster]:
+        """A cluster without processes yet; all that it has are ended after the block."""
+        settings = Settings(
+            home=home,
+            database_url=dsn,
+            allow_private_targets=True,
+            allowed_ports=(),
+            log_format="json",
+            worker_slots=8,
+            worker_grace_sec=2.0,
+        )
+        settings = msgspec.structs.replace(settings, **changes)
+        made = await server.prepare(settings)
+        assert made.token is not None
+        await journal.install(dsn)
+        store = await Store.open(dsn, size=4, name="a test")
+        async with RecordingReceiver() as receiver:
+            cluster = cls(settings, store, receiver, made.token)
+            cluster.witness.secrets.extend([secret async for secret in cluster._secrets()])
+            try:
+                yield cluster
+            finally:
+                await cluster._close()
+                await store.close()
+
+    @property
+    def dsn(self) -> str:
+        assert self.settings.database_url is not None
+        return self.settings.database_url
+
+    @property
+    def address(self) -> str:
+        return listening.address_of(self._api_socket)
+
+    def add(self, role: str, **changes: Any) -> Member:
+        """Start a process; ``changes`` are settings of its own."""
+        settings = msgspec.structs.replace(self.settings, **changes)
+        admin = listening.bind("127.0.0.1", 0)
+        api = self._api_socket if role == "api" else None
+        log = self.settings.home / f"{role}-{len(self.members)}.log"
+        member = Member(Child(role, settings, admin, api), log)
+        self.members.append(member)
+        member.start()
+        return member
+
+    async def start(self, *roles: str) -> list[Member]:
+        """Start a process of each role and wait until all are ready."""
+        added = [self.add(role) for role in roles]
+        await asyncio.gather(*(member.ready() for member in added))
+        return added
+
+    def client(self, **how: Any) -> AsyncClient:
+        return AsyncClient(self.address, self.token, **how)
+
+    async def post(self, path: str = "/", **fields: Any) -> UUID:
+        """Create a job that calls ``path`` of the receiver; its id, when it is acknowledged."""
+        async with self.client() as client:
+            return self.acknowledge(await client.jobs.create(self.body(path, **fields)))
+
+    def acknowledge(self, document: dict[str, Any]) -> UUID:
+        job_id = UUID(document["id"])
+        self.witness.acknowledged.add(job_id)
+        return job_id
+
+    def body(self, path: str = "/", **fields: Any) -> dict[str, Any]:
+        return {
+            "name": path,
+            "schedule": {"type": "once"},
+            "target": {"type": "http", "url": self.receiver.url + path},
+            "payload": {"path": path},
+            "lease_sec": LEASE_SEC,
+            "retry_policy": {"base_sec": 0.1, "cap_sec": 0.5},
+            **fields,
+        }
+
+    async def value(self, query: str, *args: object) -> Any:
+        async with self.store.transaction() as tx:
+            return await tx.value(query, *args)
+
+    async def until(self, query: str, *args: object, deadline_sec: float = 20) -> Any:
+        """What ``query`` answers, as soon as that is true."""
+        return await eventually(lambda: self.value(query, *args), deadline_sec)
+
+    async def drain(self, deadline_sec: float = 20) -> None:
+        """Stop what recurs once its timers are on time again, and let all work come to its end."""
+        await self.until(f"SELECT ({OVERDUE}) = 0", deadline_sec=deadline_sec)
+        async with self.client() as client, self.store.transaction() as tx:
+            for row in await tx.rows(RECURRING):
+                await client.jobs.delete(str(row["id"]))
+        await self.until(f"SELECT ({OVERDUE}) + ({UNFINISHED}) = 0", deadline_sec=deadline_sec)
+
+    async def check(self, *, drained: bool = True) -> list[str]:
+        """The invariants that do not hold."""
+        return await history.check(self.dsn, self.witness, drained=drained)
+
+    async def _secrets(self) -> AsyncIterator[str]:
+        box = read_key_file(self.settings.secret_key_path)
+        async with self.store.transaction() as tx:
+            sealed = await tenants.signing_keys(tx, [1])
+        for secret in sealed[1]:
+            yield "whsec_" + base64.b64encode(box.open(secret, 1, SIGNING)).decode()
+
+    async def _close(self) -> None:
+        """All at once, since each may take its time."""
+        await asyncio.gather(*(asyncio.to_thread(member.close) for member in self.members))
+        for member in self.members:
+            member._child.admin.close()
+            print(f"--- {member.role} {member.pid}\n{member.log[-6000:]}")
+        self._api_socket.close()
+
+
+@contextmanager
+def _errors_into(log: Path) -> Iterator[None]:
+    """Let what is started meanwhile inherit ``log`` as its standard error."""
+    with log.open("ab") as file:
+        kept = os.dup(2)
+        try:
+            os.dup2(file.fileno(), 2)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
 
 from noonday.domain.model import Outcome, OutcomeKind
@@ -13,31 +14,18 @@ from noonday.executors import Sent
 from noonday.executors.addresses import (
     AT_ONCE_PER_DOMAIN,
     BlockedAddress,
-    GetAddrInfo,
     Resolver,
     guarded_socket,
 )
 from noonday.executors.http import HttpExecutor
+from noonday.executors.wire import Connector, new_session
 from tests.executors.attempts import attempt
+from tests.executors.names import resolving
 from tests.executors.raw import RawServer, saying, serving
 from tests.executors.spellings import INTERNAL_HOSTS, MALFORMED
 from tests.support.receivers import RecordingReceiver
 
 PUBLIC = "93.184.215.14"
-
-
-def resolving(*addresses: str) -> GetAddrInfo:
-    """A name server that answers every name with these addresses."""
-
-    def getaddrinfo(host: str, *_: object) -> list[Any]:
-        return [
-            (socket.AF_INET6, 1, 6, "", (address, 0, 0, 0))
-            if ":" in address
-            else (socket.AF_INET, 1, 6, "", (address, 0))
-            for address in addresses
-        ]
-
-    return getaddrinfo
 
 
 def has_ipv6() -> bool:
@@ -175,6 +163,16 @@ async def test_the_receiver_sees_the_name_that_was_called_not_the_address(
     await executor.close()
 
 
+async def test_the_connector_itself_refuses_an_address_that_no_name_led_to(
+    internal: RawServer,
+) -> None:
+    async with new_session(Connector(Resolver(), allow_private=False)) as session:
+        for host in ("127.0.0.1", "[::ffff:127.0.0.1]", "[::1]"):
+            with pytest.raises(aiohttp.ClientConnectorError) as caught:
+                await session.get(f"http://{host}:{internal.port}/")
+            assert isinstance(caught.value.os_error, BlockedAddress)
+
+
 def test_the_final_address_is_judged_once_more_just_before_it_is_connected() -> None:
     for address in ("127.0.0.1", "169.254.169.254"):
         info = (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80))
@@ -249,6 +247,10 @@ async def test_slow_names_end_at_their_deadline_and_hold_up_no_other_domain(
         )
         assert set(await asyncio.gather(*slow)) == {expected}
         assert len(asked) == AT_ONCE_PER_DOMAIN + 1
+        answer_now.set()
+        last = await executor.execute(attempt(f"http://last.slow.example:{receiver.port}/"), Sent())
+        assert last.kind is OutcomeKind.SUCCESS
+        assert len(asked) == AT_ONCE_PER_DOMAIN + 2  # nobody waits for the others any more
     finally:
         answer_now.set()
         await executor.close()

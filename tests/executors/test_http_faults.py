@@ -158,6 +158,14 @@ async def test_a_success_with_an_endless_body_is_a_success_and_takes_little_memo
     assert peak < 2 * MIB
 
 
+async def test_a_body_that_is_too_long_by_its_own_word_is_not_waited_for(
+    executor: HttpExecutor,
+) -> None:
+    start = b"HTTP/1.1 200 OK\r\nContent-Length: 314572800\r\n\r\n"
+    outcome = await call(executor, dripping(start, b"", 1))
+    assert outcome == Outcome(OutcomeKind.SUCCESS, http_status=200)
+
+
 @pytest.mark.parametrize(
     "flood", [b"HTTP/1.1 100 Continue\r\n\r\n" * 500, b"X-More: of the same\r\n" * 500]
 )
@@ -177,6 +185,7 @@ async def test_a_request_whose_connection_drops_is_unknown_and_is_not_sent_again
     assert warm_up.kind is OutcomeKind.SUCCESS
     outcome = await executor.execute(attempt(f"{receiver.url}/hook", method=method), Sent())
     assert (outcome.kind, outcome.unknown) == (OutcomeKind.TRANSIENT, True)
+    assert str(outcome.error).endswith("closed the connection without an answer")
     assert len(receiver.requests) == 2
 
 

@@ -9,6 +9,7 @@ from noonday.domain.model import Attempt, Outcome, OutcomeKind
 from noonday.executors import EXECUTORS, Executor, Sent
 from noonday.executors.http import HttpExecutor
 from tests.executors.attempts import JOB, attempt
+from tests.executors.names import resolving
 from tests.support.receivers import Answer, RecordingReceiver, read_log
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -142,13 +143,14 @@ async def test_connections_are_used_again_also_after_failures(
     assert receiver.connections == 1
 
 
-async def test_cookies_of_a_receiver_are_not_kept(
-    executor: HttpExecutor, receiver: RecordingReceiver
-) -> None:
+async def test_cookies_of_a_receiver_are_not_kept(receiver: RecordingReceiver) -> None:
+    executor = HttpExecutor(allow_private=True, ports=None, getaddrinfo=resolving("127.0.0.1"))
+    await executor.open()
     receiver.answer("/hook", Answer(200, (("Set-Cookie", "a=b; Path=/"),)))
     for _ in range(2):
-        await deliver(executor, attempt(f"{receiver.url}/hook"))
+        await deliver(executor, attempt(f"http://hooks.example:{receiver.port}/hook"))
     assert receiver.requests[1].all("Cookie") == []
+    await executor.close()
 
 
 async def test_proxies_of_the_environment_are_not_used(

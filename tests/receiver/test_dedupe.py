@@ -108,6 +108,25 @@ def test_of_many_at_the_same_time_one_commits(store: DedupeStore) -> None:
     assert len(committed) == 1
 
 
+def test_an_attempt_that_comes_many_times_at_once_is_let_in_once(store: DedupeStore) -> None:
+    verdicts: list[Verdict] = []
+    together = threading.Barrier(4)
+
+    def work() -> None:
+        for run in range(25):
+            together.wait(10)
+            verdicts.append(store.begin(str(run), 1))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(verdicts) == 100
+    assert verdicts.count(Verdict.NEW) == 25
+    assert verdicts.count(Verdict.IN_PROGRESS) == 75
+
+
 WORK = """
 import sys
 from noonday.receiver import SqliteStore, Verdict

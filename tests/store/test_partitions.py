@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
+
 from noonday.store import Store, audit, partitions
 from noonday.store.partitions import existing
 from noonday.store.ranges import Range, Step

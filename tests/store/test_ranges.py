@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from noonday.store.ranges import END_OF_TIME, Range, Step, cover, cover_future, finer, parse
 
 AHEAD = timedelta(days=2)
@@ -18,7 +20,7 @@ moments = st.datetimes(datetime(2024, 1, 1), datetime(2090, 1, 1), timezones=st.
 def assert_no_hole(parts: list[Range], start: datetime) -> None:
     assert parts[0].starts_at <= start < parts[0].ends_at
     assert parts[-1].ends_at == END_OF_TIME
-    for before, after in zip(parts, parts[1:], strict=False):
+    for before, after in pairwise(parts):
         assert before.ends_at == after.starts_at
 
 
@@ -66,11 +68,11 @@ def test_a_range_is_read_back_from_its_name(at: datetime, step: Step, table: str
     assert parse(part.name) == part
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["timers", "timers_", "timers_d2027", "timers_m20270314", "timers_d20270231", "timers_x2027"]
-    + ["timers_d20270314_due", "idempotency_keys_3", "timers_m202713"],
-)
+OTHER_NAMES = """timers timers_ timers_d2027 timers_m20270314 timers_d20270231 timers_x2027
+timers_m202713 timers_d20270314_due idempotency_keys_3"""
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES.split())
 def test_other_names_are_no_ranges(name: str) -> None:
     assert parse(name) is None
 

@@ -10,6 +10,7 @@ from itertools import count
 from uuid import UUID
 
 import pytest
+
 from noonday.domain.errors import StoreUnavailable
 from noonday.domain.model import Cron, Kind, Once, Schedule, shard_of
 from noonday.store import Store, Tx, jobs, locks, occurrences, partitions, retention, timers
@@ -42,7 +43,8 @@ ATTEMPTS = """
 INSERT INTO executions (job_id, occurrence_at, kind, tenant_id, attempt, lease_version, worker_id,
                         status, leased_at, locked_until, finished_at, unknown)
 SELECT gen_random_uuid(), $1, 0, 1, n, n, gen_random_uuid(),
-       (ARRAY['SUCCESS', 'FAILED', 'LEASE_EXPIRED', 'INTERRUPTED', 'CANCELLED'])[n], $1, $1, $1, false
+       (ARRAY['SUCCESS', 'FAILED', 'LEASE_EXPIRED', 'INTERRUPTED', 'CANCELLED'])[n],
+       $1, $1, $1, false
 FROM generate_series(1, 5) AS n
 """
 KEPT = ["CANCELLED", "FAILED", "INTERRUPTED", "LEASE_EXPIRED"]
@@ -206,6 +208,9 @@ async def test_a_month_that_was_closed_and_not_dropped_goes_at_the_next_pass(sto
 SUCCESS_BEFORE = NOW - 7 * DAY
 FAILURE_BEFORE = NOW - 20 * DAY
 OLD = NOW - 30 * DAY
+ONCE = Once(OLD)
+DAILY = Cron("0 0 * * *")
+START = UUID(int=0)
 END = """
 UPDATE occurrences SET outcome = $2, ended_at = $3, attempts = $4, reason = 'so'
 WHERE job_id = $1 AND kind = 0
@@ -227,7 +232,7 @@ class Case:
     days_ago: float = 21
     attempts: int = 1
     state: str = "ACTIVE"
-    schedule: Schedule = Once(OLD)
+    schedule: Schedule = ONCE
     run: bool = False
     trigger_days_ago: float | None = None
     dead_letter: bool = False
@@ -257,8 +262,8 @@ CASES = (
     Case("completed, triggered long ago", True, "COMPLETE", trigger_days_ago=21),
     Case("ledger gone", True, None, first_at=FEBRUARY.starts_at - DAY),
     Case("ledger gone, still armed", False, None, first_at=FEBRUARY.starts_at - DAY, timer=True),
-    Case("recurring", False, "COMPLETE", schedule=Cron("0 0 * * *")),
-    Case("recurring, cancelled", False, "COMPLETE", schedule=Cron("0 0 * * *"), state="CANCELLED"),
+    Case("recurring", False, "COMPLETE", schedule=DAILY),
+    Case("recurring, cancelled", False, "COMPLETE", schedule=DAILY, state="CANCELLED"),
 )  # fmt: skip
 
 
@@ -289,7 +294,7 @@ async def open_run(tx: Tx, job_id: UUID, kind: Kind, at: datetime) -> None:
     await occurrences.open_now(tx, [Opening(job_id, at, kind, 1, at, 1, "default", 5)], at)
 
 
-async def delete(tx: Tx, limit: int = 100, after: UUID = UUID(int=0)) -> retention.Deleted:
+async def delete(tx: Tx, limit: int = 100, after: UUID = START) -> retention.Deleted:
     return await retention.delete_ended(tx, after, SUCCESS_BEFORE, FAILURE_BEFORE, limit)
 
 
@@ -314,7 +319,7 @@ async def test_batches_go_along_the_key_and_begin_again_at_the_young_ones(store:
         await jobs.insert(tx, [young, younger])
         first = await delete(tx, 3)
         assert (first.jobs, first.cursor) == (2, ids[2])
-        assert await delete(tx, 2, first.cursor or UUID(int=0)) == (1, [], None)
+        assert await delete(tx, 2, first.cursor or START) == (1, [], None)
         assert await jobs.existing(tx, ids) == {ids[1]}
 
 
@@ -355,7 +360,7 @@ async def test_a_look_at_jobs_goes_by_indexes_and_prunes_the_ledger(store: Store
         await tx.execute("SET LOCAL plan_cache_mode = force_custom_plan")
         plan = await tx.rows(
             f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) {retention.ENDED}",
-            UUID(int=0), SUCCESS_BEFORE, FAILURE_BEFORE, NOW, 100,
+            START, SUCCESS_BEFORE, FAILURE_BEFORE, NOW, 100,
         )  # fmt: skip
     text = "\n".join(row[0] for row in plan)
     assert text.count("Seq Scan on") == text.count("Seq Scan on ledger_start")

@@ -8,6 +8,7 @@ from itertools import count
 
 import asyncpg
 import pytest
+
 from noonday.store import Store, partitions, timer_upkeep
 from noonday.store.ranges import END_OF_TIME, Range, Step
 from tests.support import upkeep
@@ -150,7 +151,12 @@ async def test_an_index_that_was_left_half_built_is_built_anew(store: Store) -> 
         async with upkeep.a_reader(store, "timers", for_long=False):
             with pytest.raises(asyncpg.LockNotAvailableError):
                 await timer_upkeep.index(connection, part, NOW + DAY)
-        assert await connection.value(f"SELECT indisvalid FROM pg_index WHERE indexrelid = '{part.name}_due'::regclass") is False
+        assert (
+            await connection.value(
+                f"SELECT indisvalid FROM pg_index WHERE indexrelid = '{part.name}_due'::regclass"
+            )
+            is False
+        )
     assert await indexed_until(store) == part.starts_at
     assert await index_near(store, NOW + DAY) == [part.name]
     assert await indexed_until(store) == part.ends_at
@@ -228,4 +234,6 @@ async def test_timers_left_in_a_range_that_is_off_fire_now(
     assert await upkeep.dues(store) == [NOW] * 5
     async with store.transaction() as tx:
         rows = await tx.rows("SELECT job_id, occurrence_at FROM timers ORDER BY job_id")
-    assert [(row["job_id"], row["occurrence_at"]) for row in rows] == [(id, YESTERDAY.starts_at) for id in ids]
+    assert [(row["job_id"], row["occurrence_at"]) for row in rows] == [
+        (id, YESTERDAY.starts_at) for id in ids
+    ]

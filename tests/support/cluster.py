@@ -19,6 +19,7 @@ import msgspec
 
 from noonday import listening, server
 from noonday.client import AsyncClient
+from noonday.domain.errors import StoreUnavailable
 from noonday.settings import Settings
 from noonday.store import Store, tenants
 from noonday.store.secretbox import SIGNING, read_key_file
@@ -83,10 +84,7 @@ class Member:
         process = self._child.process
         assert process is not None
 
-        async def over() -> bool:
-            return process.poll() is not None
-
-        await eventually(over, deadline_sec)
+        await eventually(lambda: process.poll() is not None, deadline_sec)
         self._child.wait(0)
         return process.returncode
 
@@ -137,9 +135,12 @@ class Cluster:
         self.settings = settings
         self.store = store
         self.receiver = receiver
+        self.receivers = [receiver]
+        """All that its jobs call."""
         self.token = token
         self.members: list[Member] = []
-        self.witness = Witness(requests=receiver.requests)
+        self.acknowledged: set[UUID] = set()
+        self.secrets: list[str] = []
         self._api_socket = listening.bind("127.0.0.1", 0)
 
     @classmethod
@@ -162,7 +163,7 @@ class Cluster:
         store = await Store.open(dsn, size=4, name="a test")
         async with RecordingReceiver() as receiver:
             cluster = cls(settings, store, receiver, made.token)
-            cluster.witness.secrets.extend([secret async for secret in cluster._secrets()])
+            cluster.secrets = await cluster._read_secrets()
             try:
                 yield cluster
             finally:
@@ -205,7 +206,7 @@ class Cluster:
 
     def acknowledge(self, document: dict[str, Any]) -> UUID:
         job_id = UUID(document["id"])
-        self.witness.acknowledged.add(job_id)
+        self.acknowledged.add(job_id)
         return job_id
 
     def body(self, path: str = "/", **fields: Any) -> dict[str, Any]:
@@ -225,7 +226,14 @@ class Cluster:
 
     async def until(self, query: str, *args: object, deadline_sec: float = 20) -> Any:
         """What ``query`` answers, as soon as that is true."""
-        return await eventually(lambda: self.value(query, *args), deadline_sec)
+
+        async def ask() -> Any:
+            try:
+                return await self.value(query, *args)
+            except StoreUnavailable:
+                return None
+
+        return await eventually(ask, deadline_sec)
 
     async def drain(self, deadline_sec: float = 20) -> None:
         """Stop what recurs once its timers are on time again, and let all work come to its end."""
@@ -237,14 +245,16 @@ class Cluster:
 
     async def check(self, *, drained: bool = True) -> list[str]:
         """The invariants that do not hold."""
-        return await history.check(self.dsn, self.witness, drained=drained)
+        requests = [request for receiver in self.receivers for request in receiver.requests]
+        witness = Witness(self.acknowledged, requests, self.secrets)
+        return await history.check(self.dsn, witness, drained=drained)
 
-    async def _secrets(self) -> AsyncIterator[str]:
+    async def _read_secrets(self) -> list[str]:
         box = read_key_file(self.settings.secret_key_path)
         async with self.store.transaction() as tx:
             sealed = await tenants.signing_keys(tx, [1])
-        for secret in sealed[1]:
-            yield "whsec_" + base64.b64encode(box.open(secret, 1, SIGNING)).decode()
+        opened = (box.open(secret, 1, SIGNING) for secret in sealed[1])
+        return ["whsec_" + base64.b64encode(secret).decode() for secret in opened]
 
     async def _close(self) -> None:
         """All at once, since each may take its time."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any
 
 from noonday.store import DirectConnection, Store
 from tests.support.database import direct
-
-T = TypeVar("T")
 
 WAITING = """
 SELECT pid FROM pg_stat_activity
@@ -31,23 +29,27 @@ DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION stop_at_gate()
 """
 
 
-async def eventually(ask: Callable[[], Awaitable[T]], deadline_sec: float = 15) -> T:
-    """What ``ask`` answers, as soon as that is true; fails the test when it is not in time."""
+async def eventually(ask: Callable[[], Any], deadline_sec: float = 15) -> Any:
+    """What ``ask`` (a function or a coroutine function) answers, as soon as that is true; fails
+    the test when it is not in time."""
     async with asyncio.timeout(deadline_sec):
-        while not (answer := await ask()):  # noqa: ASYNC110 - it is another process that acts
+        while True:
+            answer = ask()
+            if isinstance(answer, Awaitable):
+                answer = await answer
+            if answer:
+                return answer
             await asyncio.sleep(0.01)
-        return answer
 
 
 async def blocked(store: Store, query: str, deadline_sec: float = 15) -> int:
     """The pid of a backend that waits for a lock in a statement matching the pattern."""
 
-    async def ask() -> int | None:
+    async def ask() -> Any:
         async with store.transaction() as tx:
-            pid: int | None = await tx.value(WAITING, query)
-            return pid
+            return await tx.value(WAITING, query)
 
-    return await eventually(ask, deadline_sec) or 0
+    return int(await eventually(ask, deadline_sec))
 
 
 @asynccontextmanager

@@ -25,11 +25,10 @@ class Plan:
     def of(cls, node: dict[str, Any]) -> Plan:
         plan = cls()
         for each in _nodes(node):
-            table = each.get("Relation Name")
-            if table:
-                plan.tables.add(table)
+            if "Relation Name" in each:
+                plan.tables.add(each["Relation Name"])
             if each["Node Type"] == "Seq Scan":
-                plan.scans.add(table)
+                plan.scans.add(each["Relation Name"])
             if "Index Name" in each:
                 plan.indexes.add(each["Index Name"])
         return plan

@@ -224,6 +224,7 @@ class RecordingReceiver:
         finally:
             released.cancel()
             gone.cancel()
+            await asyncio.wait((released, gone))  # else the next read meets this one
 
     def _record(self, request: Received) -> None:
         if self._log is not None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
@@ -58,10 +59,12 @@ async def _begin_at(url: str, now: datetime) -> None:
         await partitions.create_first(tx)
 
 
-async def covered(tx: Tx, table: str) -> Span:
-    """What a table's partitions cover, read from the catalog; fails when there is a hole."""
-    bounds = await tx.rows(BOUNDS, table)
-    for before, after in zip(bounds, bounds[1:], strict=False):
+async def covered(tx: Tx, table: str, since: datetime | None = None) -> Span:
+    """What a table's partitions cover, read from the catalog; fails when there is a hole, be it
+    after ``since``."""
+    rows = await tx.rows(BOUNDS, table)
+    bounds = [row for row in rows if since is None or row["ends_at"] > since]
+    for before, after in pairwise(bounds):
         assert before["ends_at"] == after["starts_at"], f"a hole in {table} after {before}"
     return Span(bounds[0]["starts_at"], bounds[-1]["ends_at"])
 

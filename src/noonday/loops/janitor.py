@@ -17,7 +17,7 @@ import structlog
 
 from noonday.domain.errors import StoreUnavailable
 from noonday.settings import Retention
-from noonday.store import DirectConnection, Store, idempotency, partitions, retention, workers
+from noonday.store import DirectConnection, Store, partitions, retention, unavailable, workers
 from noonday.store import timer_upkeep as timers
 from noonday.store.blobs import BlobStore
 from noonday.store.ranges import Range
@@ -25,10 +25,11 @@ from noonday.telemetry import Metrics
 
 NAME: Final = "janitor"
 BATCH: Final = 1_000
-BATCHES: Final = 50
-"""Most batches of one kind in a pass."""
+JOB_BATCHES: Final = 50
+KEY_BATCHES: Final = 4
+"""Most batches in a pass; of keys, for each of their partitions."""
 PARTS: Final = 32
-"""Most partitions of one kind in a pass."""
+"""Most old partitions of one kind in a pass; what is needed is made at once, whatever it takes."""
 LOOK_SEC: Final = 2.0
 """How soon a process that does not lead looks again whether it does."""
 
@@ -88,13 +89,16 @@ class Janitor:
     async def _each(
         self, parts: Sequence[Range], work: Callable[[DirectConnection, Range], Awaitable[bool]]
     ) -> int:
-        """Do ``work`` for each partition, on a direct connection of its own."""
+        """Do ``work`` for each partition, on a direct connection."""
+        if not parts:
+            return 0
+        async with self._store.direct() as connection:
 
-        async def one(part: Range) -> int:
-            async with self._store.direct() as connection:
-                return await work(connection, part)
+            async def one(part: Range) -> int:
+                with unavailable():
+                    return await work(connection, part)
 
-        return sum([await self._attempt(part.name, partial(one, part)) for part in parts[:PARTS]])
+            return sum([await self._attempt(part.name, partial(one, part)) for part in parts])
 
     # --- partitions -----------------------------------------------------------------------
 
@@ -116,19 +120,19 @@ class Janitor:
     async def _retire_timers(self, now: datetime) -> int:
         async with self._store.transaction() as tx:
             parts = await timers.over(tx, now)
-        return await self._each(parts, partial(timers.retire, bound=self._store.now))
+        return await self._each(parts[:PARTS], partial(timers.retire, bound=self._store.now))
 
     async def _compact_executions(self, now: datetime) -> int:
         async with self._store.transaction() as tx:
             days = await retention.succeeded(
                 tx, self._success_before(now), self._failure_before(now)
             )
-        return await self._each(days, retention.compact)
+        return await self._each(days[:PARTS], retention.compact)
 
     async def _drop_executions(self, now: datetime) -> int:
         async with self._store.transaction() as tx:
             parts = await retention.expired(tx, self._failure_before(now))
-        return await self._each(parts, retention.remove)
+        return await self._each(parts[:PARTS], retention.remove)
 
     async def _drop_ledger(self, now: datetime) -> int:
         async with self._store.transaction() as tx:
@@ -136,16 +140,19 @@ class Janitor:
         # In a transaction of its own: what is dropped has been closed for all to see.
         async with self._store.transaction() as tx:
             parts = await retention.closed(tx)
-        return await self._each(parts, retention.remove)
+        return await self._each(parts[:PARTS], retention.remove)
 
     # --- rows -----------------------------------------------------------------------------
 
-    async def _forget_keys(self, _now: datetime) -> int:
-        older_than = timedelta(hours=self._kept.idempotency_hours)
+    async def _forget_keys(self, now: datetime) -> int:
+        before = now - timedelta(hours=self._kept.idempotency_hours)
+        return sum([await self._forget_some(n, before) for n in range(retention.KEY_PARTITIONS)])
+
+    async def _forget_some(self, number: int, before: datetime) -> int:
         forgotten = 0
-        for _ in range(BATCHES):
+        for _ in range(KEY_BATCHES):
             async with self._store.transaction() as tx:
-                count = await idempotency.prune(tx, older_than, BATCH)
+                count = await retention.forget_keys(tx, number, before, BATCH)
             forgotten += count
             if count < BATCH:
                 break
@@ -157,7 +164,7 @@ class Janitor:
 
     async def _delete_jobs(self, now: datetime) -> int:
         deleted = 0
-        for _ in range(BATCHES):
+        for _ in range(JOB_BATCHES):
             async with self._store.transaction() as tx:
                 batch = await retention.delete_ended(
                     tx, self._cursor, self._success_before(now), self._failure_before(now), BATCH

@@ -119,6 +119,8 @@ class Worker:
         async with self._store.transaction() as tx:
             claimed = await runs.claim(tx, lane, used, limit, AGEING_STEP, self.id)
             clock = await tx.clock()
+        if self._stopping:
+            return 0  # nobody would wait for these any more: `leave` hands them back
         # Not before the commit: by its time we look for what an unknown claim took.
         self._clock, self._in_doubt = clock, False
         self._more = not claimed.drained
@@ -172,6 +174,8 @@ class Worker:
             return Outcome(OutcomeKind.BAD_PAYLOAD, error=str(error))
         except SecretUnreadable as error:
             return Outcome(OutcomeKind.BAD_PAYLOAD, error=str(error))
+        except StoreUnavailable:
+            return Outcome(OutcomeKind.NOT_SENT)
         executor = self._executors[type(attempt.target)]
         try:
             async with asyncio.timeout(attempt.target.timeout_sec + OVERTIME_SEC):
@@ -304,7 +308,7 @@ class Worker:
             return
         flight.lost = True
         log.warning(
-            "lease.lost", run_id=str(flight.lease.run), attempt=flight.lease.attempt, why=why
+            "lease.lost", run_id=str(flight.lease.run), attempt=flight.lease.attempt, reason=why
         )
         flight.cancel()
 

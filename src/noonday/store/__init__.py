@@ -25,13 +25,17 @@ Row: TypeAlias = Mapping[str | int, Any]
 ROW_FAULTS: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 """What one bad row can make a whole batch fail with; see :mod:`noonday.store.batches`."""
 
-_UNAVAILABLE: Final = (
+_LOST: Final = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    asyncpg.InsufficientResourcesError,
+    asyncpg.InternalClientError,  # the server's farewell came between two statements
     asyncpg.OperatorInterventionError,
+)
+_UNAVAILABLE: Final = (
+    *_LOST,
+    asyncpg.InsufficientResourcesError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.LockNotAvailableError,
     asyncpg.TransactionRollbackError,
@@ -207,16 +211,11 @@ class Store:
 
 
 async def _commit(transaction: Any) -> None:
-    try:
-        await transaction.commit()
-    except asyncpg.PostgresError as error:
-        if isinstance(error, asyncpg.PostgresConnectionError | asyncpg.OperatorInterventionError):
+    with unavailable():
+        try:
+            await transaction.commit()
+        except _LOST as error:
             raise CommitUnknown(f"the answer to COMMIT was lost: {error}") from error
-        raise
-    except (OSError, TimeoutError, asyncpg.InterfaceError, asyncio.CancelledError) as error:
-        if isinstance(error, asyncio.CancelledError):
-            raise
-        raise CommitUnknown(f"the answer to COMMIT was lost: {error}") from error
 
 
 async def _roll_back(connection: Any, transaction: Any) -> None:

@@ -27,6 +27,13 @@ ROLE_SETTINGS: Final = {
 """Given to the role in the database, since SET leaks and start-up parameters are refused behind
 a transaction pooler; checked again at each start."""
 
+BOUNDED_MS: Final = {
+    "statement_timeout": 5_000,
+    "idle_in_transaction_session_timeout": 5_000,
+    "lock_timeout": 5_000,
+}
+"""Settings that must be on, and at most this: takeover of a shard waits for them."""
+
 SERVER_SETTINGS: Final = ("fsync", "full_page_writes")
 """With one of these off, a committed job can be lost."""
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from noonday.domain.errors import SchemaMismatch, UnsafeDatabase
 from noonday.store import DirectConnection, Store, Tx, partitions
-from noonday.store.connections import ROLE_SETTINGS, SERVER_SETTINGS
+from noonday.store.connections import BOUNDED_MS, ROLE_SETTINGS, SERVER_SETTINGS
 from noonday.store.locks import MIGRATIONS
 
 HISTORY: Final = """
@@ -78,7 +78,9 @@ async def migrate(store: Store) -> list[Migration]:
         await _check_version(
             await connection.value("SELECT current_setting('server_version_num')::int")
         )
-        await apply_role_settings(connection)
+        async with connection.transaction() as tx:
+            await tx.value(LOCK, MIGRATIONS)
+            await apply_role_settings(connection)
         applied = []
         for migration in migrations():
             async with connection.transaction() as tx:
@@ -119,8 +121,9 @@ async def _apply(tx: Tx, migration: Migration) -> bool:
 async def check(store: Store, *, allow_unsafe: bool = False) -> list[str]:
     """Refuse a database this release cannot serve safely; warnings that were allowed.
 
-    Raises :class:`SchemaMismatch` when a migration is missing or unknown or the role lacks a
-    setting, :class:`UnsafeDatabase` when a committed job could be lost.
+    Raises :class:`SchemaMismatch` when a migration is missing or was edited or the role lacks a
+    setting, :class:`UnsafeDatabase` when a committed job could be lost. Migrations of a later
+    release do no harm: each is safe beside this one.
     """
     async with store.transaction() as tx:
         if not await tx.value(HISTORY_EXISTS):
@@ -146,9 +149,15 @@ async def _check_version(version: int) -> None:
 
 
 async def _check_role(tx: Tx) -> None:
-    have = {
-        row["name"]: row["setting"]
-        for row in await tx.rows(ROLE, ["plan_cache_mode", "synchronous_commit"])
-    }
-    if have["plan_cache_mode"] != "force_custom_plan" or have["synchronous_commit"] == "off":
-        raise SchemaMismatch("the role lacks its settings in this database: run `noonday migrate`")
+    names = ["plan_cache_mode", "synchronous_commit", *BOUNDED_MS]
+    have = {row["name"]: row["setting"] for row in await tx.rows(ROLE, names)}
+    wrong = [name for name, most in BOUNDED_MS.items() if not 0 < int(have[name]) <= most]
+    if have["plan_cache_mode"] != "force_custom_plan":
+        wrong.append("plan_cache_mode")
+    if have["synchronous_commit"] == "off":
+        wrong.append("synchronous_commit")
+    if wrong:
+        raise SchemaMismatch(
+            f"the role lacks its settings in this database ({', '.join(sorted(wrong))}): run "
+            "`noonday migrate`, and let a pooler make its connections anew"
+        )

@@ -85,6 +85,27 @@ async def closed(tx: Tx) -> list[Range]:
     return [part for part, _ in found if part.ends_at <= start]
 
 
+# --- idempotency keys -------------------------------------------------------------------------
+
+KEY_PARTITIONS: Final = 16
+
+
+async def forget_keys(tx: Tx, number: int, before: datetime, limit: int) -> int:
+    """Delete keys that were used before ``before`` from one of the partitions; how many.
+
+    One by one, since the join that a statement on all of them needs would read them whole.
+    """
+    table = f"idempotency_keys_{number}"
+    return await tx.execute(
+        f"""
+        DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM {table} WHERE created_at < $1 ORDER BY created_at LIMIT $2))
+        """,
+        before,
+        limit,
+    )
+
+
 # --- jobs -------------------------------------------------------------------------------------
 
 # Scalar subqueries are carried out for each job, by an index; an EXISTS might become a join with

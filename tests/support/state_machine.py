@@ -1,0 +1,88 @@
+"""``docs/state-machine.md``, drawn from the table that the code goes by.
+
+``python -m tests.support.state_machine --write`` brings the page up to date; a test checks it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from noonday.domain.lifecycle import MAX_INTERRUPTIONS, TRANSITIONS, Event, Source
+
+PAGE = Path(__file__).parents[2] / "docs" / "state-machine.md"
+
+HEAD = f"""\
+# The state machine of a run
+
+<!-- Drawn from TRANSITIONS in src/noonday/domain/lifecycle.py; do not edit. To bring it up to date:
+     python -m tests.support.state_machine --write -->
+
+A run is READY (claimable, or held), RUNNING under a lease, or RETRYING until a time comes. It ends
+in the ledger as COMPLETE, FAILED (then there is a dead letter) or CANCELLED. Every event is one
+statement in `store/runs.py` (`materialize` in `store/occurrences.py`), guarded by the state; those
+of a lease's holder also by the `lease_version`. What is not in the table changes nothing. A run may
+be interrupted by a worker's shutdown {MAX_INTERRUPTIONS - 1} times; the next time makes it a dead letter.
+"""
+
+WHAT_HAPPENS = {
+    Event.MATERIALIZE: "its time has come: a timer fired, or it was posted due",
+    Event.CLAIM: "a worker takes it under a lease; `lease_version` and attempt number grow",
+    Event.HEARTBEAT: "its worker extends the lease, which has not run out",
+    Event.COMPLETE: "the attempt succeeded",
+    Event.RETRY: "the attempt failed in a way that may pass; one failure of the budget is used",
+    Event.DEAD_LETTER: "it failed for good: budget, age, or an answer that will not change",
+    Event.INTERRUPT: "we stopped the attempt; it may have been seen, and is not counted",
+    Event.HAND_BACK: "nothing was sent; the attempt number is free again",
+    Event.EXPIRE: "the lease ran out; the reaper counts a failure and offers the run again",
+    Event.RETRY_DUE: "the time it waited for has come",
+    Event.CANCEL: "its job was cancelled",
+}
+SHOWN = {
+    Source.NONE: "no run yet",
+    Source.HELD: "READY, held",
+    Source.LAPSED: "RUNNING, its lease run out",
+}
+NODES = {Source.NONE: "[*]", Source.LAPSED: "RUNNING", Source.HELD: "HELD"}
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, "```mermaid", *_drawing(), "```", "", *_table(), ""])
+
+
+def _drawing() -> Iterator[str]:
+    yield "stateDiagram-v2"
+    yield "    state \"READY, held\" as HELD"
+    drawn: dict[tuple[str, str], list[str]] = {}
+    for event, rule in TRANSITIONS.items():
+        for source in _sorted(rule.sources):
+            names = drawn.setdefault((NODES.get(source, source.value), rule.target.value), [])
+            if event.value not in names:
+                names.append(event.value)
+    for (source, target), events in drawn.items():
+        yield f"    {source} --> {target}: {', '.join(events)}"
+    for target in dict.fromkeys(rule.target.value for rule in TRANSITIONS.values()):
+        if target not in Source.__members__:
+            yield f"    {target} --> [*]"
+
+
+def _table() -> Iterator[str]:
+    yield "| event | what happens | from | to |"
+    yield "|---|---|---|---|"
+    for event, rule in TRANSITIONS.items():
+        sources = "; ".join(SHOWN.get(source, source.value) for source in _sorted(rule.sources))
+        yield f"| `{event.value}` | {WHAT_HAPPENS[event]} | {sources} | {rule.target.value} |"
+
+
+def _sorted(sources: frozenset[Source]) -> list[Source]:
+    return [source for source in Source if source in sources]
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page())
+    else:
+        sys.stdout.write(page())

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+
 from noonday.domain.roles import Role
 from noonday.store import tenants, workers
 from noonday.store.secretbox import SIGNING
@@ -48,8 +49,7 @@ async def test_after_a_rotation_both_secrets_sign_for_a_day(api: Api) -> None:
     answers = [await api.admin.post(path) for _ in range(3)]
     assert {answer.status for answer in answers} == {200}
     secrets = [
-        base64.b64decode(answer.body["signing_secret"].removeprefix("whsec_"))
-        for answer in answers
+        base64.b64decode(answer.body["signing_secret"].removeprefix("whsec_")) for answer in answers
     ]
     assert len(set(secrets)) == 3
     tenant_id = answers[0].body["id"]
@@ -111,7 +111,9 @@ async def test_processes_are_listed_with_whether_they_are_alive(api: Api) -> Non
     async with api.store.transaction() as tx:
         await workers.report(tx, alive, "worker", "one", slots=4)
         await workers.report(tx, gone, "scheduler", "two")
-        await tx.execute("UPDATE workers SET seen_at = now() - interval '1 hour' WHERE id = $1", gone)
+        await tx.execute(
+            "UPDATE workers SET seen_at = now() - interval '1 hour' WHERE id = $1", gone
+        )
     listed = (await api.admin.get("/v1/workers")).body["data"]
     assert {(one["id"], one["role"], one["alive"]) for one in listed} == {
         (str(alive), "worker", True), (str(gone), "scheduler", False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import aiohttp
+
 from noonday.api.admin_port import create_admin_app
 from noonday.listening import bind, serving
 from noonday.telemetry import Metrics

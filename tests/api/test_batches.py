@@ -84,10 +84,8 @@ async def test_an_atomic_batch_with_a_conflict_creates_nothing_and_burns_no_key(
     assert (conflict.status, conflict.code) == (409, "idempotency_conflict")
     assert conflict.body["errors"][0]["pointer"] == "/jobs/1"
     assert await value(api.store, COUNT) == 1
-    later = await api.admin.post(
-        "/v1/jobs:batch", batch(keyed("new"), keyed("taken"), atomic=True)
-    )
-    assert [result["replayed"] for result in later.body["results"]] == [False, True]
+    later = await api.admin.post("/v1/jobs:batch", batch(keyed("new"), keyed("taken"), atomic=True))
+    assert ["replayed" in result for result in later.body["results"]] == [False, True]
 
 
 async def test_an_atomic_batch_waits_for_a_key_that_is_in_flight(api: Api) -> None:
@@ -111,7 +109,8 @@ async def test_two_bodies_of_one_key_in_an_atomic_batch_are_a_conflict(api: Api)
 
 
 async def test_a_batch_is_one_to_a_thousand_jobs(api: Api) -> None:
-    for body in ({"jobs": []}, batch(*[a_job()] * 1001), {}, {"jobs": 1}):
+    bodies: list[Any] = [{"jobs": []}, batch(*[a_job()] * 1001), {}, {"jobs": 1}]
+    for body in bodies:
         answer = await api.admin.post("/v1/jobs:batch", body)
         assert answer.status == 422
         assert answer.body["errors"][0]["pointer"] == "/jobs"

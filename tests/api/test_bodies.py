@@ -7,6 +7,7 @@ import gzip
 from collections.abc import AsyncIterator
 
 import pytest
+
 from tests.support.database_locks import value
 from tests.support.servers import Api, a_job
 

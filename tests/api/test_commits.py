@@ -8,6 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+
 from noonday.api.app import create_app
 from noonday.api.commits import MOST_OPEN
 from noonday.domain.roles import Role

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+
 from noonday.domain.roles import Role
 from noonday.store import Store, idempotency
 from tests.support.database import open_store

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
+
 from noonday.domain.roles import Role
 from noonday.store import Store, locks, occurrences, timers
 from noonday.store.secretbox import HEADERS
@@ -42,7 +44,7 @@ async def test_the_next_five_fires_are_told(api: Api) -> None:
     job = (await api.admin.post("/v1/jobs", a_job(schedule=NIGHTLY))).body
     fires = [datetime.fromisoformat(at) for at in job["next_fires"]]
     assert len(fires) == 5
-    assert all(later > earlier for earlier, later in zip(fires, fires[1:], strict=False))
+    assert all(later > earlier for earlier, later in pairwise(fires))
     assert job["next_run_at"] == job["next_fires"][0]
     hourly = (await api.admin.post("/v1/jobs", a_job(schedule=EVERY_HOUR))).body
     first = datetime.fromisoformat(hourly["next_fires"][0])
@@ -145,7 +147,7 @@ async def test_credentials_of_a_target_are_stored_sealed_and_never_shown(api: Ap
     assert {name.lower() for name in shown["secret_headers"]} == {"authorization", "x-api-key"}
     async with api.store.transaction() as tx:
         row = await tx.one("SELECT * FROM jobs")
-        everything = repr([dict(row), await tx.rows("SELECT * FROM idempotency_keys")])
+        everything = repr([row, await tx.rows("SELECT * FROM idempotency_keys")])
     assert "s3cr3t" not in everything
     opened = api.context.secretbox.open(row["secret_headers"], row["tenant_id"], HEADERS)
     assert msgspec.json.decode(opened)["Authorization"] == "Bearer s3cr3t"
@@ -298,8 +300,9 @@ async def test_a_run_is_found_while_it_lasts_and_after_it_ended(api: Api) -> Non
     assert running["lease_version"] == running["attempt"] == 1
     async with api.store.transaction() as tx:
         await tx.execute("DELETE FROM runs")
-        await tx.execute("UPDATE occurrences SET outcome = 'COMPLETE', ended_at = now(), attempts = 1")
+        await tx.execute(
+            "UPDATE occurrences SET outcome = 'COMPLETE', ended_at = now(), attempts = 1"
+        )
     ended = (await api.admin.get(path)).body
     assert [*states, ended["state"]] == ["READY", "RUNNING", "COMPLETE"]
     assert (ended["attempt"], ended["lease_version"]) == (1, None)
-

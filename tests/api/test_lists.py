@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 import pytest
+
 from noonday.domain.roles import Role
 from noonday.store import reports
 from noonday.store.jobs import Filter
@@ -165,7 +166,9 @@ async def test_attempts_and_the_ledger_are_listed_once_each(api: Api) -> None:
     await bring(api.store, job, "running")
     async with api.store.transaction() as tx:
         # Settled in one batch: nothing but the run tells these apart.
-        await tx.execute("UPDATE executions SET finished_at = (SELECT max(finished_at) FROM executions)")
+        await tx.execute(
+            "UPDATE executions SET finished_at = (SELECT max(finished_at) FROM executions)"
+        )
     attempts = await walk(api.admin, f"/v1/jobs/{job}/executions", 2)
     assert [attempt["status"] for attempt in attempts] == ["RUNNING"] + ["SUCCESS"] * 4
     assert len({attempt["run_id"] for attempt in attempts}) == 5
@@ -180,7 +183,9 @@ async def test_dead_letters_are_listed_once_each_and_by_filter(api: Api) -> None
     for job in jobs:
         await bring(api.store, job, "dead")
     async with api.store.transaction() as tx:
-        await tx.execute("UPDATE dead_letters SET dead_at = (SELECT max(dead_at) FROM dead_letters)")
+        await tx.execute(
+            "UPDATE dead_letters SET dead_at = (SELECT max(dead_at) FROM dead_letters)"
+        )
     letters = await walk(api.admin, "/v1/dlq", 2)
     assert {letter["job_id"] for letter in letters} == set(jobs)
     assert len(letters) == 9

@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+
 from noonday.api.context import INLINE_BYTES
 from noonday.store import Store, workers
 from tests.support.database_locks import value
@@ -54,7 +55,9 @@ async def test_a_payload_of_a_job_that_is_not_created_is_removed(api: Api, tmp_p
     big = "x" * 100_000
     folder = tmp_path / "blobs"
     for _ in range(2):
-        assert (await api.admin.post("/v1/jobs", a_job(payload=big), idempotency_key="k")).status == 202
+        assert (
+            await api.admin.post("/v1/jobs", a_job(payload=big), idempotency_key="k")
+        ).status == 202
         assert len(blobs_in(folder)) == 1
     conflict = await api.admin.post("/v1/jobs", a_job(payload=big + "y"), idempotency_key="k")
     assert conflict.status == 409

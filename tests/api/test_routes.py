@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
 from noonday.api.app import ROUTES
 from noonday.api.routes import Route
 from noonday.domain.roles import Role
@@ -177,8 +178,9 @@ async def test_lists_show_only_what_is_the_tenants_own(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/jobs/not-an-id", "/v1/jobs/%00", "/v1/runs/x", "/v1/dlq/x-s1", "/v1/tenants/%00",
-             "/v1/tenants/%ff", "/v1/jobs/%7Bid%7D", "/v1/runs/%F0%9F%99%82", "/nothing", "/v1/jobs/"],
+    "path",
+    ["/v1/jobs/not-an-id", "/v1/jobs/%00", "/v1/runs/x", "/v1/dlq/x-s1", "/v1/tenants/%00", "/v1/",
+     "/v1/tenants/%ff", "/v1/jobs/%7Bid%7D", "/v1/runs/%F0%9F%99%82", "/nothing", "/v1/jobs/"],
 )  # fmt: skip
 async def test_what_is_not_there_is_a_problem_with_404(api: Api, path: str) -> None:
     answer = await api.admin.get(path)

@@ -22,6 +22,10 @@ FROM executions WHERE job_id = $1
 # The reaper looks at once where workers have said that they were granted something; elsewhere
 # only in a full pass.
 GRANTED = "SELECT count(*) FROM workers WHERE granted IS NOT NULL"
+JUST_EXTENDED = """
+SELECT count(*) FROM runs WHERE job_id = $1 AND locked_until > leased_at + interval '5 s'
+       AND locked_until > now() + interval '4.5 s'
+"""
 SETTLE = "DELETE FROM runs"
 IN_TRANSACTION = """
 SELECT count(*) FROM pg_stat_activity
@@ -116,6 +120,8 @@ async def test_a_worker_stopped_within_its_settle_changes_nothing_when_it_goes_o
     job = await cluster.post()
     await cluster.receiver.wait_for(1)
     await cluster.until(GRANTED)
+    # A heartbeat would wait for the same row, and its transaction be stopped first.
+    await cluster.until(JUST_EXTENDED, job)
     async with holding(cluster.dsn, RUN_OF, job):
         cluster.receiver.release()
         await blocked(cluster.store, SETTLE)

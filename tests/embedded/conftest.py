@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.support import postgres_owner
-from tests.support.postgres import binaries_of, open_folder, start_postgres
 
 from noonday.embedded import EmbeddedPostgres, PgBinaries
+from tests.support import postgres_owner
+from tests.support.postgres import binaries_of, open_folder, start_postgres
 
 
 @pytest.fixture

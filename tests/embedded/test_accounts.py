@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.embedded.conftest import copied
-from tests.support.postgres import WHEEL_MAJOR, binaries_of, open_folder, psql
 
 from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, PgBinaries
 from noonday.embedded.account import ACCOUNTS, RunAs
 from noonday.embedded.binaries import inspect
+from tests.embedded.conftest import copied
+from tests.support.postgres import WHEEL_MAJOR, binaries_of, open_folder, psql
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 needs_namespaces = pytest.mark.skipif(

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.postgres import psql
-from tests.support.waiting import wait_until
 
 from noonday.embedded import (
     EmbeddedPostgres,
@@ -19,6 +17,8 @@ from noonday.embedded import (
 from noonday.embedded.account import choose
 from noonday.embedded.orphans import servers_on
 from noonday.embedded.postgres import takes_connections
+from tests.support.postgres import psql
+from tests.support.waiting import wait_until
 
 RECOVERED = "not properly shut down"
 StartOwner = Callable[..., subprocess.Popen[str]]

@@ -6,10 +6,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.embedded.conftest import copied
-from tests.support.postgres import psql
 
 from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, PgBinaries, running_dsn
+from tests.embedded.conftest import copied
+from tests.support.postgres import psql
 
 
 def test_what_was_written_is_there_after_a_restart(server: EmbeddedPostgres) -> None:

@@ -73,6 +73,18 @@ async def test_after_a_long_outage_the_ledger_has_no_hole(store: Store) -> None:
     assert covered.ends_at > NOW + 330 * DAY
 
 
+async def test_a_clock_that_was_set_back_finds_room_for_timers(store: Store) -> None:
+    assert await make_missing(store, NOW - 4 * DAY) == [
+        "timers_d20270310", "timers_d20270311", "timers_d20270312",
+        "executions_d20270309", "executions_d20270310", "executions_d20270311",
+        "executions_d20270312",
+    ]  # fmt: skip
+    async with store.transaction() as tx:
+        assert (await upkeep.covered(tx, "timers")).starts_at == NOW.replace(day=10, hour=0)
+        # They are in the past or soon will be: no tick passes them before they have an index.
+        assert await partitions.indexed_until(tx) == NOW.replace(day=10, hour=0)
+
+
 async def test_the_ledger_never_grows_backwards(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.execute(partitions.RAISE_LEDGER_START, datetime(2027, 3, 1, tzinfo=UTC))

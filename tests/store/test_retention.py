@@ -345,6 +345,7 @@ async def test_a_job_that_is_being_triggered_is_not_deleted(store: Store) -> Non
         await locks.own_shard(other, shard_of(job))
         with pytest.raises(StoreUnavailable, match="lock timeout"):
             async with store.transaction() as tx:
+                await retention.shorten_locks(tx)
                 await delete(tx)
         await open_run(other, job, Kind.TRIGGER, NOW)
     async with store.transaction() as tx:

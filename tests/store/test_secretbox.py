@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
+
 from noonday.domain.errors import SecretUnreadable
 from noonday.store.secretbox import HEADERS, SIGNING, SecretBox, create_key_file, read_key_file
 

@@ -109,12 +109,12 @@ async def test_a_range_that_holds_too_much_stays_whole(
 
 async def test_a_cut_is_made_whole_or_not_at_all(store: Store) -> None:
     await upkeep.arm(store, IN_MAY)
-    for dies_at in (0, 1, 2, 3, 20, 34, 35, 60, 66, 67, 80, 98):
+    for dies_at in (0, 1, 2, 3, 20, 33, 34, 35, 36):
         with pytest.raises(Died):
             async with upkeep.mortal(store, dies_at) as connection:
                 await timer_upkeep.split(connection, MAY, BEFORE_MAY)
         assert await upkeep.tables(store, r"timers_.20270?5.*") == [MAY.name]
-    async with upkeep.mortal(store, 99) as connection:
+    async with upkeep.mortal(store, 37) as connection:
         assert await timer_upkeep.split(connection, MAY, BEFORE_MAY)
     assert await upkeep.dues(store) == IN_MAY
 

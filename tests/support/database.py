@@ -54,10 +54,22 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 async def open_store(url: str, **how: Any) -> Store:
     """A store on the database at ``url``, by way of the run's pooler when it has one."""
+    where = database_settings(url)
+    return await Store.open(
+        where["database_url"],
+        pgbouncer=where.get("pgbouncer", False),
+        direct_dsn=where.get("database_direct_url"),
+        **how,
+    )
+
+
+def database_settings(url: str) -> dict[str, Any]:
+    """The settings of a process that works with the database at ``url``, in the same way."""
     folder = os.environ.get(POOLER_FOLDER)
     if folder is None:
-        return await Store.open(url, **how)
-    return await Store.open(pooled(url, Path(folder)), pgbouncer=True, direct_dsn=url, **how)
+        return {"database_url": url}
+    by_pooler = pooled(url, Path(folder))
+    return {"database_url": by_pooler, "database_direct_url": url, "pgbouncer": True}
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+
 from noonday.api.app import create_app
 from noonday.api.context import AppContext
 from noonday.domain.roles import Role

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from noonday.domain.lifecycle import MAX_INTERRUPTIONS, TRANSITIONS, Event, Source
+from noonday.domain.model import RunState
 
 PAGE = Path(__file__).parents[2] / "docs" / "state-machine.md"
 
@@ -22,8 +23,8 @@ HEAD = f"""\
 A run is READY (claimable, or held), RUNNING under a lease, or RETRYING until a time comes. It ends
 in the ledger as COMPLETE, FAILED (then there is a dead letter) or CANCELLED. Every event is one
 statement in `store/runs.py` (`materialize` in `store/occurrences.py`), guarded by the state; those
-of a lease's holder also by the `lease_version`. What is not in the table changes nothing. A run may
-be interrupted by a worker's shutdown {MAX_INTERRUPTIONS - 1} times; the next time makes it a dead letter.
+of a lease's holder also by the `lease_version`. What is not in the table changes nothing. The
+{MAX_INTERRUPTIONS}th time that a worker's shutdown interrupts a run, it becomes a dead letter.
 """
 
 WHAT_HAPPENS = {
@@ -33,7 +34,7 @@ WHAT_HAPPENS = {
     Event.COMPLETE: "the attempt succeeded",
     Event.RETRY: "the attempt failed in a way that may pass; one failure of the budget is used",
     Event.DEAD_LETTER: "it failed for good: budget, age, or an answer that will not change",
-    Event.INTERRUPT: "we stopped the attempt; it may have been seen, and is not counted",
+    Event.INTERRUPT: "we stopped the attempt, which may have been seen; no failure is counted",
     Event.HAND_BACK: "nothing was sent; the attempt number is free again",
     Event.EXPIRE: "the lease ran out; the reaper counts a failure and offers the run again",
     Event.RETRY_DUE: "the time it waited for has come",
@@ -44,7 +45,7 @@ SHOWN = {
     Source.HELD: "READY, held",
     Source.LAPSED: "RUNNING, its lease run out",
 }
-NODES = {Source.NONE: "[*]", Source.LAPSED: "RUNNING", Source.HELD: "HELD"}
+NODES: dict[Source, str] = {Source.NONE: "[*]", Source.LAPSED: "RUNNING", Source.HELD: "HELD"}
 
 
 def page() -> str:
@@ -54,17 +55,17 @@ def page() -> str:
 
 def _drawing() -> Iterator[str]:
     yield "stateDiagram-v2"
-    yield "    state \"READY, held\" as HELD"
+    yield '    state "READY, held" as HELD'
     drawn: dict[tuple[str, str], list[str]] = {}
     for event, rule in TRANSITIONS.items():
         for source in _sorted(rule.sources):
             names = drawn.setdefault((NODES.get(source, source.value), rule.target.value), [])
             if event.value not in names:
                 names.append(event.value)
-    for (source, target), events in drawn.items():
-        yield f"    {source} --> {target}: {', '.join(events)}"
+    for (start, target), events in drawn.items():
+        yield f"    {start} --> {target}: {', '.join(events)}"
     for target in dict.fromkeys(rule.target.value for rule in TRANSITIONS.values()):
-        if target not in Source.__members__:
+        if target not in set(RunState):
             yield f"    {target} --> [*]"
 
 

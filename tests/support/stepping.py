@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from noonday.store import Store, Tx
+from tests.support.database import open_store
 
 Step: TypeAlias = Callable[[Tx], Awaitable[object]]
 Plan: TypeAlias = Mapping[str, Sequence[Step]]
@@ -69,7 +70,7 @@ class Stage:
     @asynccontextmanager
     async def open(cls, url: str, sessions: int = 3) -> AsyncIterator[Stage]:
         async with AsyncExitStack() as stack:
-            stores = [await Store.open(url, size=1, name="a test") for _ in range(sessions + 1)]
+            stores = [await open_store(url, size=1, name="a test") for _ in range(sessions + 1)]
             for store in stores:
                 stack.push_async_callback(store.close)
             yield cls(stores[0], stores[1:])

@@ -13,6 +13,7 @@ from noonday.api.context import Caller
 from noonday.api.problems import forbidden, unauthorized
 from noonday.domain.roles import Role, role_named
 from noonday.store import Store, api_keys
+from noonday.store.api_keys import Token
 
 KNOWN_SEC: Final = 5.0
 """A key that is revoked elsewhere works for so long at most."""
@@ -49,8 +50,11 @@ class Gate:
         """Look every key up again: one was revoked here."""
         self._known.clear()
 
-    async def _caller(self, token: str) -> Caller | None:
-        digest = sha256(token.encode("utf-8", "surrogateescape")).digest()
+    async def _caller(self, text: str) -> Caller | None:
+        token = api_keys.parse(text)
+        if token is None:
+            return None
+        digest = sha256(text.encode()).digest()
         known = self._known.get(digest)
         if known is not None and time.monotonic() < known.until:
             return known.caller
@@ -62,7 +66,7 @@ class Gate:
         # Shielded, so that one caller who goes away does not fail the others.
         return await asyncio.shield(asking)
 
-    async def _ask(self, digest: bytes, token: str) -> Caller | None:
+    async def _ask(self, digest: bytes, token: Token) -> Caller | None:
         asked_at = time.monotonic()
         caller = await self._look_up(token)
         if len(self._known) >= MOST:
@@ -71,10 +75,7 @@ class Gate:
         self._known[digest] = _Known(asked_at + lasts, caller)
         return caller
 
-    async def _look_up(self, text: str) -> Caller | None:
-        token = api_keys.parse(text)
-        if token is None:
-            return None
+    async def _look_up(self, token: Token) -> Caller | None:
         async with self._store.transaction() as tx:
             row = await api_keys.find(tx, token.key_id)
         if row is None or not api_keys.matches(token, row["secret_hash"]) or not row["valid"]:

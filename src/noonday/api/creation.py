@@ -16,7 +16,7 @@ from uuid_utils.compat import uuid7
 
 from noonday.api import showing
 from noonday.api.context import Caller
-from noonday.api.keys import Answer, Busy, judge
+from noonday.api.keys import Answer, Busy, conflict, judge
 from noonday.api.problems import Problem, invalid
 from noonday.api.reading import Fault
 from noonday.api.schemas import JobRequest
@@ -73,20 +73,18 @@ class _Rows(NamedTuple):
 async def create(tx: Tx, orders: Sequence[Order], box: SecretBox) -> Created:
     """Create what has not been created before. A job at fault gets a problem as its result."""
     now, ledger_start = await occurrences.clock(tx)
-    results, follows = await _known(tx, orders)
-    fresh = [n for n in range(len(orders)) if n not in results and n not in follows]
-    ids = _new_ids(now, len(fresh))
+    results, followers = await _known(tx, orders)
+    fresh = [n for n in range(len(orders)) if n not in results and n not in followers]
     rows: dict[int, _Rows] = {}
-    for n, job_id in zip(fresh, ids, strict=True):
+    for n, job_id in zip(fresh, _new_ids(now, len(fresh)), strict=True):
         try:
             rows[n] = _lay_out(orders[n], job_id, now, ledger_start, box)
             results[n] = rows[n].answer
         except Problem as problem:
             results[n] = problem
     await _insert(tx, orders, rows, now)
-    for n, leader in follows.items():
-        result = results[leader]
-        results[n] = result._replace(replayed=True) if isinstance(result, Answer) else result
+    for n, leader in followers.items():
+        results[n] = _after(results[leader], same=orders[n].use == orders[leader].use)
     due_soon = now + SOON
     return Created(
         results=[results[n] for n in range(len(orders))],
@@ -106,29 +104,33 @@ async def happened(tx: Tx, created: Created) -> bool:
 
 
 async def _known(tx: Tx, orders: Sequence[Order]) -> tuple[dict[int, Result], dict[int, int]]:
-    """Results that need no new job, and who repeats whom within the batch."""
+    """Results that need no new job, and whose result depends on which other of the batch."""
     results: dict[int, Result] = {}
-    follows: dict[int, int] = {}
-    first: dict[KeyId, tuple[int, Use]] = {}
-    for n, order in enumerate(orders):
-        if order.use is None:
-            continue
-        leader, use = first.setdefault(order.use.id, (n, order.use))
-        if leader != n and use == order.use:
-            follows[n] = leader
-        elif leader != n:
-            results[n] = Busy(Grip.OTHER)
+    first: dict[KeyId, int] = {}
+    followers: dict[int, int] = {}
+    uses = {n: order.use for n, order in enumerate(orders) if order.use is not None}
+    for n, use in uses.items():
+        if first.setdefault(use.id, n) != n:
+            followers[n] = first[use.id]
     leaders = list(first.values())
-    grips = await idempotency.take(tx, [use for _, use in leaders])
-    mine = []
-    for (n, use), grip in zip(leaders, grips, strict=True):
-        if grip is Grip.MINE:
-            mine.append((n, use))
-        else:
-            results[n] = Busy(grip)
-    kept = await idempotency.find(tx, [use.id for _, use in mine])
-    results |= {n: judge(kept[use.id], use.fingerprint) for n, use in mine if use.id in kept}
-    return results, follows
+    grips = await idempotency.take(tx, [uses[n] for n in leaders])
+    results |= {n: Busy(grip) for n, grip in zip(leaders, grips, strict=True)}
+    mine = [n for n in leaders if results[n] == Busy(Grip.MINE)]
+    kept = await idempotency.find(tx, [uses[n].id for n in mine])
+    for n in mine:
+        del results[n]
+    for n, use in uses.items():
+        if use.id in kept:
+            results[n] = judge(kept[use.id], use.fingerprint)
+            followers.pop(n, None)
+    return results, followers
+
+
+def _after(first: Result, *, same: bool) -> Result:
+    """The result of an order whose key another of its batch came with ``first``."""
+    if isinstance(first, Answer):
+        return first._replace(replayed=True) if same else conflict()
+    return first if same else Busy(Grip.OTHER)
 
 
 def _new_ids(now: datetime, count: int) -> list[UUID]:

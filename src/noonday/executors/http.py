@@ -27,7 +27,7 @@ MAX_BODY_READ: Final = 64 * 1024
 """No more is read of an answer's body; a longer one costs the connection, not the success."""
 _WRITTEN_AT_ONCE: Final = 1024 * 1024
 
-_log = structlog.get_logger(__name__)
+log = structlog.get_logger()
 
 
 class _Place(NamedTuple):
@@ -90,7 +90,7 @@ class HttpExecutor:
             return refusal.outcome
         except Exception as error:
             # Frames and class only: the text of a client's exception can hold the whole URL.
-            _log.error(
+            log.error(
                 "attempt.crashed",
                 run_id=str(attempt.run),
                 error=type(error).__name__,

@@ -7,7 +7,8 @@ logged, counted, and tried again at the next pass, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -17,8 +18,16 @@ import structlog
 
 from noonday.domain.errors import StoreUnavailable
 from noonday.settings import Retention
-from noonday.store import DirectConnection, Store, partitions, retention, unavailable, workers
-from noonday.store import timer_upkeep as timers
+from noonday.store import (
+    DirectConnection,
+    Store,
+    Tx,
+    partitions,
+    retention,
+    timer_upkeep,
+    unavailable,
+    workers,
+)
 from noonday.store.blobs import BlobStore
 from noonday.store.ranges import Range
 from noonday.telemetry import Metrics
@@ -32,6 +41,8 @@ PARTS: Final = 32
 """Most old partitions of one kind in a pass; what is needed is made at once, whatever it takes."""
 LOOK_SEC: Final = 2.0
 """How soon a process that does not lead looks again whether it does."""
+
+_Work = Callable[[DirectConnection, Range], Awaitable[bool]]
 
 log = structlog.get_logger()
 
@@ -86,61 +97,68 @@ class Janitor:
             self._metrics.loop_failed(NAME)
         return 0
 
-    async def _each(
-        self, parts: Sequence[Range], work: Callable[[DirectConnection, Range], Awaitable[bool]]
-    ) -> int:
-        """Do ``work`` for each partition, on a direct connection."""
+    async def _each(self, event: str, parts: Sequence[Range], work: _Work) -> int:
+        """Do ``work`` for each partition, on a direct connection; ``event`` is what was done."""
         if not parts:
             return 0
         async with self._store.direct() as connection:
+            return sum(
+                [
+                    await self._attempt(part.name, partial(_do, event, work, connection, part))
+                    for part in parts
+                ]
+            )
 
-            async def one(part: Range) -> int:
-                with unavailable():
-                    return await work(connection, part)
-
-            return sum([await self._attempt(part.name, partial(one, part)) for part in parts])
+    @asynccontextmanager
+    async def _brief(self) -> AsyncIterator[Tx]:
+        """A transaction that waits for nobody's locks."""
+        async with self._store.transaction() as tx:
+            await retention.shorten_locks(tx)
+            yield tx
 
     # --- partitions -----------------------------------------------------------------------
 
     async def _make_partitions(self, now: datetime) -> int:
         async with self._store.transaction() as tx:
             parts = await partitions.missing(tx, now)
-        return await self._each(parts, partitions.make)
+        return await self._each("partition.made", parts, partitions.make)
 
     async def _split_timers(self, now: datetime) -> int:
         async with self._store.transaction() as tx:
-            parts = await timers.coarse(tx, now)
-        return await self._each(parts, partial(timers.split, now=now))
+            parts = await timer_upkeep.coarse(tx, now)
+        return await self._each("partition.split", parts, partial(timer_upkeep.split, now=now))
 
     async def _index_timers(self, now: datetime) -> int:
         async with self._store.transaction() as tx:
-            parts = await timers.unindexed(tx, now)
-        return await self._each(parts, partial(timers.index, now=now))
+            parts = await timer_upkeep.unindexed(tx, now)
+        return await self._each("partition.indexed", parts, partial(timer_upkeep.index, now=now))
 
     async def _retire_timers(self, now: datetime) -> int:
         async with self._store.transaction() as tx:
-            parts = await timers.over(tx, now)
-        return await self._each(parts[:PARTS], partial(timers.retire, bound=self._store.now))
+            parts = await timer_upkeep.over(tx, now)
+        return await self._each(
+            "partition.dropped", parts[:PARTS], partial(timer_upkeep.retire, bound=self._store.now)
+        )
 
     async def _compact_executions(self, now: datetime) -> int:
         async with self._store.transaction() as tx:
             days = await retention.succeeded(
                 tx, self._success_before(now), self._failure_before(now)
             )
-        return await self._each(days[:PARTS], retention.compact)
+        return await self._each("partition.compacted", days[:PARTS], retention.compact)
 
     async def _drop_executions(self, now: datetime) -> int:
         async with self._store.transaction() as tx:
             parts = await retention.expired(tx, self._failure_before(now))
-        return await self._each(parts[:PARTS], retention.remove)
+        return await self._each("partition.dropped", parts[:PARTS], retention.remove)
 
     async def _drop_ledger(self, now: datetime) -> int:
-        async with self._store.transaction() as tx:
+        async with self._brief() as tx:
             await retention.raise_ledger_start(tx, now - timedelta(days=self._kept.ledger_days))
         # In a transaction of its own: what is dropped has been closed for all to see.
         async with self._store.transaction() as tx:
             parts = await retention.closed(tx)
-        return await self._each(parts[:PARTS], retention.remove)
+        return await self._each("partition.dropped", parts[:PARTS], retention.remove)
 
     # --- rows -----------------------------------------------------------------------------
 
@@ -151,7 +169,7 @@ class Janitor:
     async def _forget_some(self, number: int, before: datetime) -> int:
         forgotten = 0
         for _ in range(KEY_BATCHES):
-            async with self._store.transaction() as tx:
+            async with self._brief() as tx:
                 count = await retention.forget_keys(tx, number, before, BATCH)
             forgotten += count
             if count < BATCH:
@@ -159,13 +177,13 @@ class Janitor:
         return forgotten
 
     async def _forget_workers(self, _now: datetime) -> int:
-        async with self._store.transaction() as tx:
+        async with self._brief() as tx:
             return await workers.forget(tx)
 
     async def _delete_jobs(self, now: datetime) -> int:
         deleted = 0
         for _ in range(JOB_BATCHES):
-            async with self._store.transaction() as tx:
+            async with self._brief() as tx:
                 batch = await retention.delete_ended(
                     tx, self._cursor, self._success_before(now), self._failure_before(now), BATCH
                 )
@@ -175,6 +193,8 @@ class Janitor:
                 await self._attempt(f"blob {reference}", partial(self._delete_blob, reference))
             if batch.cursor is None:
                 break
+        if deleted:
+            log.info("jobs.deleted", count=deleted)
         return deleted
 
     async def _delete_blob(self, reference: str) -> int:
@@ -189,3 +209,13 @@ class Janitor:
 
     def _failure_before(self, now: datetime) -> datetime:
         return now - timedelta(days=self._kept.failure_days)
+
+
+async def _do(event: str, work: _Work, connection: DirectConnection, part: Range) -> int:
+    with unavailable():
+        done = await work(connection, part)
+    if done:
+        log.info(event, partition=part.name)
+    else:
+        log.debug("partition.left", partition=part.name)
+    return done

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, Final, Protocol, Self, TypeAlias, cast
 
@@ -223,7 +223,7 @@ async def _roll_back(connection: Any, transaction: Any) -> None:
     try:
         await transaction.rollback()
     except (Exception, asyncio.CancelledError):
-        connection.terminate()
+        _cut(connection)
 
 
 async def _release(pool: Any, connection: Any) -> None:
@@ -233,6 +233,11 @@ async def _release(pool: Any, connection: Any) -> None:
     except asyncio.CancelledError:
         raise
     except Exception:
+        _cut(connection)
+
+
+def _cut(connection: Any) -> None:
+    with suppress(asyncpg.InterfaceError):  # the pool has noticed before us, and let go of it
         connection.terminate()
 
 

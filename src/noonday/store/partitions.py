@@ -38,7 +38,7 @@ DETACH_TRIES: Final = 10
 SHORT_LOCKS: Final = (
     "SELECT set_config('lock_timeout', '200ms', true), set_config('statement_timeout', '0', true)"
 )
-SHORT_LOCKS_OUTSIDE: Final = "SET lock_timeout = '200ms'"
+SHORT_LOCKS_OUTSIDE: Final = "SET lock_timeout = '200ms'; SET statement_timeout = 0"
 
 
 class Found(NamedTuple):
@@ -97,9 +97,11 @@ async def missing(tx: Tx, now: datetime) -> list[Range]:
     """The partitions that should exist by now and do not.
 
     The ledger has no hole and never grows backwards: it reaches from its start, which only
-    rises, into the future, however long nobody looked after it.
+    rises, into the future, however long nobody looked after it. Timers have all that is to come,
+    unless the clock was set back.
     """
-    wanted: list[Range] = []
+    timers = await existing(tx, "timers")
+    wanted = list(cover("timers", Step.DAY, now, timers[0].starts_at))
     ledger_start: datetime | None = await tx.value(LEDGER_START)
     for table, step, behind, ahead in AHEAD:
         start = ledger_start if table == "occurrences" and ledger_start else now - behind

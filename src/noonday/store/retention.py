@@ -15,6 +15,14 @@ from noonday.domain.model import shard_of
 from noonday.store import DirectConnection, Tx, locks, partitions
 from noonday.store.ranges import Range, Step
 
+SHORT_LOCKS: Final = "SELECT set_config('lock_timeout', '200ms', true)"
+
+
+async def shorten_locks(tx: Tx) -> None:
+    """Wait for locks for 200 ms at most, until the transaction ends."""
+    await tx.execute(SHORT_LOCKS)
+
+
 # --- executions -------------------------------------------------------------------------------
 
 
@@ -135,7 +143,6 @@ SELECT j.id, j.created_at, {_ENDED} AS ended
 FROM (SELECT * FROM jobs WHERE id > $1 ORDER BY id LIMIT $5) AS j
 ORDER BY j.id
 """
-SHORT_LOCKS: Final = "SELECT set_config('lock_timeout', '200ms', true)"
 DELETE: Final = f"""
 DELETE FROM jobs AS j WHERE j.id = ANY($1::uuid[]) AND {_ENDED} RETURNING j.id, j.payload_ref
 """
@@ -176,7 +183,6 @@ async def _delete(
 ) -> tuple[int, list[str]]:
     """Look again with the shards' locks, and delete what has still ended: whoever starts a run of
     an old job holds its shard exclusively. (Ticks are not held up: they share the locks.)"""
-    await tx.execute(SHORT_LOCKS)
     await locks.share_shards(tx, sorted({shard_of(job_id) for job_id in ended}))
     gone = await tx.rows(DELETE, ended, *bounds)
     payloads = await tx.rows(DELETE_PAYLOADS, [row["id"] for row in gone])

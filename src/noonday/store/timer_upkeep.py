@@ -47,17 +47,19 @@ async def split(connection: DirectConnection, part: Range, now: datetime) -> boo
         for piece in pieces:
             await partitions.build(tx, piece)
         await tx.execute(f"LOCK TABLE {part.name} IN EXCLUSIVE MODE")
-        for piece in pieces:
-            await tx.execute(
-                f"INSERT INTO {piece.name} SELECT * FROM {part.name} "
-                "WHERE due_at >= $1 AND due_at < $2",
-                piece.starts_at, piece.ends_at,
-            )  # fmt: skip
-        await tx.execute(f"ALTER TABLE {part.table} DETACH PARTITION {part.name}")
-        for piece in pieces:
-            await tx.execute(partitions.attach(piece))
-        await tx.execute(f"DROP TABLE {part.name}")
+        await tx.execute("; ".join(_move(part, piece) for piece in pieces))
+        # In one message, so that the parent is locked for as short as it can be.
+        detach = f"ALTER TABLE {part.table} DETACH PARTITION {part.name}"
+        attach = [partitions.attach(piece) for piece in pieces]
+        await tx.execute("; ".join([detach, *attach, f"DROP TABLE {part.name}"]))
     return True
+
+
+def _move(part: Range, piece: Range) -> str:
+    return (
+        f"INSERT INTO {piece.name} SELECT * FROM {part.name} WHERE "
+        f"due_at >= '{piece.starts_at.isoformat()}' AND due_at < '{piece.ends_at.isoformat()}'"
+    )
 
 
 async def _is_big(tx: Tx, part: Range) -> bool:
@@ -131,6 +133,7 @@ async def retire(connection: DirectConnection, part: Range, bound: datetime | No
             return False
     for _ in range(LEFT_OVER_BATCHES):
         async with connection.transaction(bound) as tx:
+            await tx.execute(partitions.SHORT_LOCKS)
             if await rearm(tx, part) < LEFT_OVER_BATCH:
                 break
     return await partitions.drop(connection, part, only_empty=True)

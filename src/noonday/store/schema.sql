@@ -1,0 +1,239 @@
+-- The tables as all migrations leave them, for reading; `migrations/` says how they come about.
+-- Partitions are not shown. To bring this up to date: python -m tests.support.schema --write
+
+CREATE TABLE api_keys (
+    id          text NOT NULL,
+    tenant_id   integer NOT NULL,
+    role        text NOT NULL,
+    name        text NOT NULL,
+    secret_hash bytea NOT NULL,
+    created_at  timestamp with time zone NOT NULL,
+    expires_at  timestamp with time zone,
+    revoked_at  timestamp with time zone,
+    CONSTRAINT api_keys_pkey PRIMARY KEY (id),
+    CONSTRAINT api_keys_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenants(id),
+    CONSTRAINT api_keys_role_check CHECK ((role = ANY (ARRAY['viewer'::text, 'submitter'::text, 'operator'::text, 'admin'::text])))
+);
+CREATE INDEX api_keys_tenant ON api_keys USING btree (tenant_id, id);
+
+CREATE TABLE audit_log (
+    id          bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    at          timestamp with time zone NOT NULL,
+    tenant_id   integer,
+    actor       text NOT NULL,
+    action      text NOT NULL,
+    object_type text NOT NULL,
+    object_id   text NOT NULL,
+    before      json,
+    after       json,
+    request_id  text
+) PARTITION BY RANGE (at);
+CREATE INDEX audit_log_at ON audit_log USING btree (at, id);
+
+CREATE TABLE dead_letters (
+    job_id          uuid NOT NULL,
+    occurrence_at   timestamp with time zone NOT NULL,
+    kind            smallint NOT NULL,
+    tenant_id       integer NOT NULL,
+    reason          text NOT NULL,
+    http_status     smallint,
+    error           text,
+    attempts        integer NOT NULL,
+    lease_version   integer NOT NULL,
+    payload_version integer NOT NULL,
+    target_host     text NOT NULL,
+    dead_at         timestamp with time zone NOT NULL,
+    replayed_at     timestamp with time zone,
+    CONSTRAINT dead_letters_pkey PRIMARY KEY (job_id, occurrence_at, kind)
+);
+CREATE INDEX dead_letters_tenant ON dead_letters USING btree (tenant_id, dead_at, job_id);
+
+CREATE TABLE executions (
+    job_id        uuid NOT NULL,
+    occurrence_at timestamp with time zone NOT NULL,
+    kind          smallint NOT NULL,
+    tenant_id     integer NOT NULL,
+    attempt       integer NOT NULL,
+    lease_version integer NOT NULL,
+    worker_id     uuid NOT NULL,
+    status        text NOT NULL,
+    leased_at     timestamp with time zone NOT NULL,
+    locked_until  timestamp with time zone NOT NULL,
+    finished_at   timestamp with time zone NOT NULL,
+    retry_at      timestamp with time zone,
+    http_status   smallint,
+    error         text,
+    unknown       boolean NOT NULL,
+    CONSTRAINT executions_status_check CHECK ((status = ANY (ARRAY['SUCCESS'::text, 'FAILED'::text, 'LEASE_EXPIRED'::text, 'INTERRUPTED'::text, 'CANCELLED'::text])))
+) PARTITION BY RANGE (finished_at);
+CREATE INDEX executions_job ON executions USING btree (job_id, finished_at);
+
+CREATE TABLE idempotency_keys (
+    key         text NOT NULL,
+    tenant_id   integer NOT NULL,
+    route       text NOT NULL,
+    fingerprint bytea NOT NULL,
+    status      smallint NOT NULL,
+    location    text,
+    body        bytea NOT NULL,
+    created_at  timestamp with time zone NOT NULL,
+    CONSTRAINT idempotency_keys_pkey PRIMARY KEY (key, tenant_id, route)
+) PARTITION BY HASH (key);
+CREATE INDEX idempotency_keys_age ON idempotency_keys USING btree (created_at);
+
+CREATE TABLE jobs (
+    id               uuid NOT NULL,
+    tenant_id        integer NOT NULL,
+    created_at       timestamp with time zone NOT NULL,
+    created_by       text NOT NULL,
+    version          integer NOT NULL DEFAULT 1,
+    schedule_version integer NOT NULL DEFAULT 1,
+    payload_version  integer NOT NULL DEFAULT 1,
+    state            text NOT NULL DEFAULT 'ACTIVE'::text,
+    state_reason     text,
+    state_changed_at timestamp with time zone,
+    schedule_type    text NOT NULL,
+    first_at         timestamp with time zone NOT NULL,
+    name             text NOT NULL,
+    lane             text NOT NULL,
+    priority         smallint NOT NULL,
+    lease_sec        integer NOT NULL,
+    target_host      text NOT NULL,
+    labels           json NOT NULL,
+    spec             json NOT NULL,
+    secret_headers   bytea,
+    payload          bytea,
+    payload_ref      text,
+    payload_bytes    integer NOT NULL,
+    content_type     text NOT NULL,
+    traceparent      text,
+    CONSTRAINT jobs_pkey PRIMARY KEY (id),
+    CONSTRAINT jobs_payload CHECK (((payload IS NULL) <> (payload_ref IS NULL))),
+    CONSTRAINT jobs_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
+    CONSTRAINT jobs_schedule_type_check CHECK ((schedule_type = ANY (ARRAY['once'::text, 'cron'::text, 'interval'::text]))),
+    CONSTRAINT jobs_state_check CHECK ((state = ANY (ARRAY['ACTIVE'::text, 'PAUSED'::text, 'SUSPENDED'::text, 'CANCELLED'::text])))
+);
+CREATE INDEX jobs_tenant ON jobs USING btree (tenant_id, id);
+
+CREATE TABLE ledger_start (
+    only_row  boolean NOT NULL DEFAULT true,
+    starts_at timestamp with time zone NOT NULL,
+    CONSTRAINT ledger_start_pkey PRIMARY KEY (only_row),
+    CONSTRAINT ledger_start_only_row_check CHECK (only_row)
+);
+
+CREATE TABLE occurrences (
+    job_id          uuid NOT NULL,
+    occurrence_at   timestamp with time zone NOT NULL,
+    kind            smallint NOT NULL,
+    tenant_id       integer NOT NULL,
+    due_at          timestamp with time zone NOT NULL,
+    materialized_at timestamp with time zone NOT NULL,
+    shard_epoch     bigint,
+    outcome         text,
+    reason          text,
+    blocking_run    text,
+    ended_at        timestamp with time zone,
+    attempts        integer,
+    CONSTRAINT occurrences_pkey PRIMARY KEY (job_id, occurrence_at, kind),
+    CONSTRAINT occurrences_outcome CHECK (((outcome IS NULL) = (ended_at IS NULL))),
+    CONSTRAINT occurrences_outcome_check CHECK ((outcome = ANY (ARRAY['COMPLETE'::text, 'FAILED'::text, 'CANCELLED'::text, 'SKIPPED'::text, 'MISSED'::text]))),
+    CONSTRAINT occurrences_reason CHECK (((outcome <> ALL (ARRAY['SKIPPED'::text, 'MISSED'::text, 'CANCELLED'::text])) OR (reason IS NOT NULL)))
+) PARTITION BY RANGE (occurrence_at);
+
+CREATE TABLE payload_versions (
+    job_id        uuid NOT NULL,
+    version       integer NOT NULL,
+    payload       bytea,
+    payload_ref   text,
+    payload_bytes integer NOT NULL,
+    content_type  text NOT NULL,
+    CONSTRAINT payload_versions_pkey PRIMARY KEY (job_id, version)
+);
+
+CREATE TABLE runs (
+    job_id          uuid NOT NULL,
+    occurrence_at   timestamp with time zone NOT NULL,
+    kind            smallint NOT NULL,
+    tenant_id       integer NOT NULL,
+    payload_version integer NOT NULL,
+    lane            text NOT NULL,
+    priority        smallint NOT NULL,
+    rank            timestamp with time zone NOT NULL,
+    claimable       boolean NOT NULL,
+    state           text NOT NULL,
+    hold            text,
+    hold_key        text,
+    due_at          timestamp with time zone NOT NULL,
+    ready_at        timestamp with time zone NOT NULL,
+    retry_at        timestamp with time zone,
+    attempt         integer NOT NULL DEFAULT 0,
+    failures        integer NOT NULL DEFAULT 0,
+    interruptions   integer NOT NULL DEFAULT 0,
+    lease_version   integer NOT NULL DEFAULT 0,
+    worker_id       uuid,
+    leased_at       timestamp with time zone,
+    locked_until    timestamp with time zone,
+    CONSTRAINT runs_pkey PRIMARY KEY (job_id, occurrence_at, kind),
+    CONSTRAINT runs_claimable CHECK ((claimable = ((state = 'RUNNING'::text) OR ((state = 'READY'::text) AND (hold IS NULL))))),
+    CONSTRAINT runs_hold CHECK (((hold IS NULL) OR ((state = 'READY'::text) AND (hold_key IS NOT NULL)))),
+    CONSTRAINT runs_hold_check CHECK ((hold = ANY (ARRAY['cap'::text, 'breaker'::text, 'rate'::text, 'overlap'::text, 'lane'::text, 'after'::text, 'shed'::text]))),
+    CONSTRAINT runs_lease CHECK ((((state = 'RUNNING'::text) = (worker_id IS NOT NULL)) AND ((state = 'RUNNING'::text) = (leased_at IS NOT NULL)) AND ((state = 'RUNNING'::text) = (locked_until IS NOT NULL)))),
+    CONSTRAINT runs_retry CHECK (((state = 'RETRYING'::text) = (retry_at IS NOT NULL))),
+    CONSTRAINT runs_state_check CHECK ((state = ANY (ARRAY['READY'::text, 'RUNNING'::text, 'RETRYING'::text])))
+) WITH (fillfactor=38, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=20000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=50000);
+CREATE INDEX runs_claim ON runs USING btree (lane, priority, rank) WHERE claimable;
+CREATE INDEX runs_hold_key ON runs USING btree (hold_key, priority, ready_at) WHERE (hold_key IS NOT NULL);
+CREATE INDEX runs_retry_due ON runs USING btree (retry_at) WHERE (retry_at IS NOT NULL);
+
+CREATE TABLE schema_migrations (
+    number     integer NOT NULL,
+    name       text NOT NULL,
+    checksum   text NOT NULL,
+    applied_at timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT schema_migrations_pkey PRIMARY KEY (number)
+);
+
+CREATE TABLE shards (
+    shard        smallint NOT NULL,
+    epoch        bigint NOT NULL DEFAULT 0,
+    owner_id     uuid,
+    leased_until timestamp with time zone,
+    CONSTRAINT shards_pkey PRIMARY KEY (shard)
+) WITH (fillfactor=50);
+
+CREATE TABLE tenants (
+    id                 integer NOT NULL GENERATED ALWAYS AS IDENTITY,
+    name               text NOT NULL,
+    signing_secrets    bytea[] NOT NULL,
+    secrets_rotated_at timestamp with time zone NOT NULL,
+    max_payload_bytes  integer NOT NULL DEFAULT 1048576,
+    created_at         timestamp with time zone NOT NULL,
+    CONSTRAINT tenants_pkey PRIMARY KEY (id),
+    CONSTRAINT tenants_name_key UNIQUE (name)
+);
+
+CREATE TABLE timers (
+    job_id           uuid NOT NULL,
+    occurrence_at    timestamp with time zone NOT NULL,
+    due_at           timestamp with time zone NOT NULL,
+    schedule_version integer NOT NULL,
+    seq              integer NOT NULL,
+    shard            smallint NOT NULL
+) PARTITION BY RANGE (due_at);
+CREATE INDEX timers_job ON timers USING btree (job_id);
+
+CREATE TABLE workers (
+    id         uuid NOT NULL,
+    role       text NOT NULL,
+    name       text NOT NULL,
+    host       text NOT NULL,
+    pid        integer NOT NULL,
+    slots      integer NOT NULL DEFAULT 0,
+    in_flight  integer NOT NULL DEFAULT 0,
+    granted    json,
+    stopping   boolean NOT NULL DEFAULT false,
+    started_at timestamp with time zone NOT NULL,
+    seen_at    timestamp with time zone NOT NULL,
+    CONSTRAINT workers_pkey PRIMARY KEY (id)
+) WITH (fillfactor=50);

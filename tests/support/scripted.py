@@ -1,0 +1,133 @@
+"""Loops of the product, put together for a test that ticks them by hand.
+
+What is scripted is the executor, which is a seam: all else is the product on a real Postgres.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
+from noonday.executors import Sent
+from noonday.loops.reaper import Reaper
+from noonday.loops.retries import Retries
+from noonday.loops.scheduler import Scheduler
+from noonday.loops.worker import Worker
+from noonday.store import Store
+from noonday.store.blobs import LocalBlobs
+from noonday.store.secretbox import SecretBox
+from noonday.store.signing import SigningKeys
+from noonday.store.wakeups import Wakeups
+from noonday.telemetry import Metrics
+
+Script = Callable[[Attempt], Awaitable[Outcome]]
+LANE = "default"
+SUCCESS = Outcome(OutcomeKind.SUCCESS, http_status=200)
+
+
+class Scripted:
+    """An executor that answers as it was told, and remembers what it was asked."""
+
+    def __init__(self, *outcomes: Outcome, sends: bool = True) -> None:
+        self.outcomes = list(outcomes)
+        """Given out in turn, the last one for good; without any, all succeed."""
+        self.sends = sends
+        self.attempts: list[Attempt] = []
+        self.cancelled: list[Attempt] = []
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def execute(self, attempt: Attempt, sent: Sent) -> Outcome:
+        self.attempts.append(attempt)
+        sent.maybe = self.sends
+        try:
+            return await self.answer(attempt)
+        except asyncio.CancelledError:
+            self.cancelled.append(attempt)
+            raise
+
+    async def answer(self, attempt: Attempt) -> Outcome:
+        if len(self.outcomes) > 1:
+            return self.outcomes.pop(0)
+        return self.outcomes[0] if self.outcomes else SUCCESS
+
+
+class Hanging(Scripted):
+    """Answers when it is let go."""
+
+    def __init__(self, *outcomes: Outcome, sends: bool = True) -> None:
+        super().__init__(*outcomes, sends=sends)
+        self.free = asyncio.Event()
+
+    async def answer(self, attempt: Attempt) -> Outcome:
+        await self.free.wait()
+        return await super().answer(attempt)
+
+
+class Parts:
+    """Makes loops over one database; each has its own metrics, as each process has."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._store = store
+        self._blobs = LocalBlobs(folder)
+
+    def close(self) -> None:
+        self._blobs.close()
+
+    def worker(
+        self,
+        executor: Scripted,
+        *,
+        store: Store | None = None,
+        beats: Store | None = None,
+        slots: int = 64,
+    ) -> Worker:
+        store = store or self._store
+        return Worker(
+            store,
+            beats or store,
+            uuid4(),
+            "worker",
+            executors={HttpTarget: executor},
+            blobs=self._blobs,
+            keys=SigningKeys(self._store, SecretBox([bytes(32)])),
+            metrics=Metrics(),
+            slots=slots,
+        )
+
+    def scheduler(self, *, store: Store | None = None, id: UUID | None = None) -> Scheduler:
+        store = store or self._store
+        return Scheduler(store, id or uuid4(), "scheduler", Metrics(), Wakeups(store))
+
+    def reaper(self) -> Reaper:
+        return Reaper(self._store, [LANE], Metrics(), Wakeups(self._store))
+
+    def retries(self) -> Retries:
+        return Retries(self._store, Wakeups(self._store))
+
+
+async def landed(worker: Worker) -> None:
+    """Until every attempt under way has come to its outcome."""
+    flights = [flight.task for flight in worker._flights.values() if flight.task is not None]
+    await asyncio.gather(*flights, return_exceptions=True)
+
+
+async def carry_out(worker: Worker) -> int:
+    """Claim what there is, carry it out, and settle it; how many were settled."""
+    await worker.tick()
+    await landed(worker)
+    return await worker.settle()
+
+
+def counted(part: Worker | Scheduler | Reaper, name: str) -> float:
+    """The sum over all labels of a counter, ``noonday_<name>_total``."""
+    text = part._metrics.render().decode()
+    found = re.findall(rf"^noonday_{name}_total(?:{{.*}})? (.*)$", text, re.MULTILINE)
+    assert found or f"# TYPE noonday_{name}_total" in text or f"noonday_{name}" in text, name
+    return sum(map(float, found))

@@ -28,7 +28,8 @@ DEBIAN_PACKAGES := postgresql pgbouncer curl
 
 # $(call environment,folder,requirements,python): the pinned packages and this project.
 define environment
-	@[ -n "$(3)" ] || { echo "Noonday needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Noonday needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(3) -c 'import ensurepip' 2>/dev/null || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "installing Debian's python3-venv"; \

@@ -23,7 +23,8 @@ from tests.support.postgres import open_folder, start_postgres, sweep_folders
 pytest_plugins = ("tests.support.database", "tests.support.servers")
 
 URL = "NOONDAY_TEST_DATABASE_URL"
-WITHOUT_SERVER = ("domain", "embedded", "executors", "receiver")  # folders whose tests do not ask for `postgres_url`
+# Folders whose tests do not ask for `postgres_url`.
+WITHOUT_SERVER = ("domain", "embedded", "executors", "receiver")
 HERE = Path(__file__).parent
 started = ExitStack()
 

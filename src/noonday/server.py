@@ -128,8 +128,10 @@ async def scheduler(node: Node) -> None:
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
     blobs = LocalBlobs(settings.blobs_folder)
     node.stack.callback(blobs.close)
-    janitor = Janitor(store, blobs, settings.retention, leads=lambda: 0 in part.epochs)
-    node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True)
+    janitor = Janitor(store, blobs, settings.retention, metrics, leads=lambda: 0 in part.epochs)
+    node.loop(
+        "janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for
+    )
     node.loop("gauges", _gauges(node), pause_sec=GAUGES_SEC, steady=True)
 
 

@@ -127,6 +127,8 @@ async def test_without_a_database_nothing_is_promised(database_url: str, tmp_pat
             answer = await api.admin.post("/v1/jobs", a_job())
             assert (answer.status, answer.code) == (503, "unavailable")
             assert answer.headers["retry-after"] == "1"
+            batch = await api.admin.post("/v1/jobs:batch", {"jobs": [{"job": a_job()}] * 3})
+            assert (batch.status, batch.code) == (503, "unavailable")
             assert (await api.anonymous().get("/healthz")).status == 200
             link.fault = "none"
             await api.admin.create()

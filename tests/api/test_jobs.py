@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from noonday.domain.roles import Role
-from noonday.store import Store, locks, occurrences, timers
+from noonday.store import Store, locks, occurrences, runs, timers
 from noonday.store.secretbox import HEADERS
 from tests.support.database_locks import value
 from tests.support.outcomes import How, bring
@@ -82,6 +82,31 @@ async def test_the_status_of_a_job_follows_its_runs(
             how == "running" and schedule is NOW))  # fmt: skip
         listed = await api.admin.get(f"/v1/jobs?status={expected}")
         assert job in [item["id"] for item in listed.body["data"]]
+
+
+async def test_a_skipped_occurrence_does_not_hide_the_run_it_was_skipped_for(api: Api) -> None:
+    job = await api.admin.create(schedule=EVERY_HOUR)
+    await bring(api.store, job, "retrying")
+    before = (await api.admin.get(f"/v1/jobs/{job}")).body
+    assert (before["attempts"], before["last_error"]) == (1, "busy")
+    async with api.store.transaction() as tx:
+        await tx.execute(
+            """INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at,
+                   materialized_at, outcome, reason, blocking_run, ended_at, attempts)
+               SELECT job_id, now(), 0, tenant_id, now(), now(), 'SKIPPED', 'overlap', 'x', now(), 0
+               FROM occurrences"""
+        )
+    assert (await api.admin.get(f"/v1/jobs/{job}")).body == before
+    await bring_back_and_fail(api, job)
+    ended = (await api.admin.get(f"/v1/jobs/{job}")).body
+    assert (ended["attempts"], ended["last_error"]) == (2, "the receiver said no")
+
+
+async def bring_back_and_fail(api: Api, job: str) -> None:
+    async with api.store.transaction() as tx:
+        await tx.execute("UPDATE runs SET retry_at = now()")
+        await runs.retry_due(tx, 1)
+    await bring(api.store, job, "dead")
 
 
 async def test_a_trigger_before_its_time_leaves_a_once_job_pending(api: Api) -> None:

@@ -65,8 +65,7 @@ async def test_a_worker_killed_after_the_answer_and_before_its_settle_costs_one_
 
 async def test_a_worker_killed_while_its_settle_commits_has_settled(cluster: Cluster) -> None:
     _, _, worker = await cluster.start("api", "scheduler", "worker")
-    async with Gate.on(cluster.dsn, "runs", "DELETE") as gate:
-        await gate.close()
+    async with Gate.closed(cluster.dsn, "runs", "DELETE") as gate:
         job = await cluster.post()
         await gate.reached(cluster.store)
         worker.kill()
@@ -174,8 +173,7 @@ async def test_a_worker_told_to_stop_while_it_claims_hands_the_claim_back(
     cluster: Cluster,
 ) -> None:
     leaving, _, _ = await cluster.start("worker", "api", "scheduler")
-    async with Gate.on(cluster.dsn, "runs", "UPDATE") as gate:
-        await gate.close()
+    async with Gate.closed(cluster.dsn, "runs", "UPDATE") as gate:
         job = await cluster.post()
         await gate.reached(cluster.store)
         leaving.signal(signal.SIGTERM)

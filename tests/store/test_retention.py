@@ -338,15 +338,19 @@ async def test_payloads_go_with_their_job_and_blobs_are_named_for_later(store: S
         assert await tx.value("SELECT count(*) FROM payload_versions") == 1
 
 
+async def delete_soon(store: Store) -> None:
+    async with store.transaction() as tx:
+        await retention.shorten_locks(tx)
+        await delete(tx)
+
+
 async def test_a_job_that_is_being_triggered_is_not_deleted(store: Store) -> None:
     async with store.transaction() as tx:
         job = await lay_out(tx, CASES[0])
     async with store.transaction() as other:
         await locks.own_shard(other, shard_of(job))
         with pytest.raises(StoreUnavailable, match="lock timeout"):
-            async with store.transaction() as tx:
-                await retention.shorten_locks(tx)
-                await delete(tx)
+            await delete_soon(store)
         await open_run(other, job, Kind.TRIGGER, NOW)
     async with store.transaction() as tx:
         assert (await delete(tx)).jobs == 0

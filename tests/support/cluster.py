@@ -111,6 +111,10 @@ class Member:
         except aiohttp.ClientError:
             return 0
 
+    async def is_red(self) -> bool:
+        """Whether it says that it is not ready."""
+        return await self.readiness() == 503
+
     async def ready(self, deadline_sec: float = 20) -> None:
         async def is_ready() -> bool:
             assert self.runs, self.log
@@ -142,11 +146,17 @@ class Cluster:
         self.acknowledged: set[UUID] = set()
         self.secrets: list[str] = []
         self._api_socket = listening.bind("127.0.0.1", 0)
+        self.address = listening.address_of(self._api_socket)
 
     @classmethod
     @asynccontextmanager
-    async def over(cls, dsn: str, home: Path, **changes: Any) -> AsyncIterator[Cluster]:
-        """A cluster without processes yet; all that it has are ended after the block."""
+    async def over(
+        cls, dsn: str, home: Path, *, token: str | None = None, **changes: Any
+    ) -> AsyncIterator[Cluster]:
+        """A cluster without processes yet; all that it has are ended after the block.
+
+        ``token`` is the admin key of a database that was made ready before.
+        """
         settings = Settings(
             home=home,
             database_url=dsn,
@@ -158,11 +168,12 @@ class Cluster:
         )
         settings = msgspec.structs.replace(settings, **changes)
         made = await server.prepare(settings)
-        assert made.token is not None
+        token = token or made.token
+        assert token is not None
         await journal.install(dsn)
         store = await Store.open(dsn, size=4, name="a test")
         async with RecordingReceiver() as receiver:
-            cluster = cls(settings, store, receiver, made.token)
+            cluster = cls(settings, store, receiver, token)
             cluster.secrets = await cluster._read_secrets()
             try:
                 yield cluster
@@ -174,10 +185,6 @@ class Cluster:
     def dsn(self) -> str:
         assert self.settings.database_url is not None
         return self.settings.database_url
-
-    @property
-    def address(self) -> str:
-        return listening.address_of(self._api_socket)
 
     def add(self, role: str, **changes: Any) -> Member:
         """Start a process; ``changes`` are settings of its own."""
@@ -223,6 +230,10 @@ class Cluster:
     async def value(self, query: str, *args: object) -> Any:
         async with self.store.transaction() as tx:
             return await tx.value(query, *args)
+
+    async def execute(self, statement: str, *args: object) -> None:
+        async with self.store.transaction() as tx:
+            await tx.execute(statement, *args)
 
     async def until(self, query: str, *args: object, deadline_sec: float = 20) -> Any:
         """What ``query`` answers, as soon as that is true."""

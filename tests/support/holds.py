@@ -73,15 +73,13 @@ class Gate:
 
     @classmethod
     @asynccontextmanager
-    async def on(cls, dsn: str, table: str, events: str = "INSERT") -> AsyncIterator[Gate]:
-        """A gate that stands open; it goes open at the end."""
+    async def closed(cls, dsn: str, table: str, events: str = "INSERT") -> AsyncIterator[Gate]:
+        """A gate that is closed until it is opened, or the block ends."""
         async with direct(dsn) as connection:
             await connection.execute(STOP_AT_GATE)
             await connection.execute(GUARD.format(table=table, events=events))
+            await connection.execute(f"SELECT pg_advisory_lock({GATE})")
             yield cls(connection)
-
-    async def close(self) -> None:
-        await self._connection.execute(f"SELECT pg_advisory_lock({GATE})")
 
     async def open(self) -> None:
         await self._connection.execute(f"SELECT pg_advisory_unlock({GATE})")

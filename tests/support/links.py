@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Literal
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
-Fault = Literal["none", "before commit", "after commit", "down"]
+Fault = Literal["none", "before commit", "after commit", "down", "silent"]
 
 COMMIT = b"COMMIT;"
 
@@ -18,6 +18,7 @@ class Link:
 
     ``before commit``: the server never sees it and rolls back. ``after commit``: the server has
     carried it out, and its answer is lost. ``down``: it cuts whatever is sent, until it is up.
+    ``silent``: it swallows whatever is sent, and nobody is told.
     """
 
     def __init__(self, url: str) -> None:
@@ -58,6 +59,8 @@ class Link:
         while data := await client.read(65_536):
             if self.fault == "down":
                 return
+            if self.fault == "silent":
+                continue
             if COMMIT in data and self.fault != "none":
                 before = self.fault == "before commit"
                 self.fault = "none"

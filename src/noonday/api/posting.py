@@ -57,6 +57,9 @@ async def create_batch(request: Request) -> Response:
         answers: Sequence[Answer | Problem] = await _all_or_none(request, batch.items)
     else:
         answers = await asyncio.gather(*(_one_of_many(request, item) for item in batch.items))
+        down = [one for one in answers if isinstance(one, Problem) and one.status == 503]
+        if len(down) == len(answers):
+            raise down[0]
     return json(_batch_answer(request, answers), 202)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Final
 
 from noonday.domain.lifecycle import Lease, Transition
@@ -20,8 +21,8 @@ class Flight:
     """Bookkeeping of one attempt. All times are of the monotonic clock, in seconds."""
 
     __slots__ = (
-        "asked", "decision", "extended", "held", "in_doubt", "lease", "lease_sec", "lost", "sent",
-        "settling", "spec", "task",
+        "alarm", "asked", "decision", "extended", "held", "in_doubt", "lease", "lease_sec", "lost",
+        "sent", "settling", "spec", "task",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +40,7 @@ class Flight:
         self.settling = False
         self.decision: Transition | None = None
         self.task: asyncio.Task[Outcome] | None = None
+        self.alarm: asyncio.TimerHandle | None = None
 
     @classmethod
     def of(cls, row: Row, spec: JobSpec, asked: float) -> Flight:
@@ -68,9 +70,19 @@ class Flight:
             return False
         return time.monotonic() - self.extended > self.lease_sec / 3
 
-    def is_overdue(self) -> bool:
-        """Whether the lease may be somebody else's soon, since no extension was confirmed."""
-        return time.monotonic() > self.extended + self.lease_sec * (1 - MARGIN)
+    def watch(self, overdue: Callable[[Flight], None]) -> None:
+        """Call ``overdue`` when the lease may be somebody else's soon, since no extension was
+        confirmed. A timer of its own sees to that: nothing that hangs can hold it up."""
+        left = self.extended + self.lease_sec * (1 - MARGIN) - time.monotonic()
+        if left <= 0:
+            overdue(self)
+        else:
+            self.alarm = asyncio.get_running_loop().call_later(left, self.watch, overdue)
+
+    def unwatch(self) -> None:
+        """It has landed."""
+        if self.alarm is not None:
+            self.alarm.cancel()
 
     def extend(self, asked: float) -> None:
         """An extension asked for at ``asked`` was confirmed."""

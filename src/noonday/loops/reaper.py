@@ -16,7 +16,7 @@ import structlog
 
 from noonday.domain import lifecycle
 from noonday.domain.lifecycle import Lease
-from noonday.domain.model import PRIORITIES, JobSpec, Outcome, OutcomeKind
+from noonday.domain.model import PRIORITIES, JobSpec, Outcome, OutcomeKind, RetryPolicy
 from noonday.loops import tally
 from noonday.store import Row, Store, runs, settlements, workers
 from noonday.store.runs import held_key, key_of
@@ -98,5 +98,13 @@ def _lease(row: Row) -> Lease:
 
 
 def _settlement(row: Row, now: datetime) -> Settlement:
-    policy = _spec.decode(row["spec"]).retry_policy
+    policy = _policy(row["spec"])
     return Settlement(held_key(row), lifecycle.expire(_lease(row), policy, now), _EXPIRED)
+
+
+def _policy(text: str) -> RetryPolicy:
+    """A job's policy. One that cannot be read is offered again, and the claim tells what is wrong."""
+    try:
+        return _spec.decode(text).retry_policy
+    except msgspec.MsgspecError:
+        return RetryPolicy()

@@ -38,6 +38,8 @@ from noonday.telemetry import Metrics
 ROLE: Final = "scheduler"
 BATCH: Final = 500
 LOOK_AHEAD: Final = timedelta(seconds=1)
+MOST_REASON: Final = 500
+"""Characters kept of why a job was suspended."""
 LATE_COMMIT: Final = timedelta(seconds=5)
 """A floor stays this much below the clock: no transaction of ours is open for longer."""
 SWEEP_SEC: Final = 10.0
@@ -62,6 +64,12 @@ class Unreadable(NamedTuple):
 
     job_id: UUID
     reason: str
+
+    @classmethod
+    def because(cls, job_id: UUID, what: str, error: Exception) -> Unreadable:
+        """The error may quote the job: what cannot be stored of that is shown escaped."""
+        text = f"{what}: {error}"[:MOST_REASON].encode("unicode_escape").decode("ascii")
+        return cls(job_id, text)
 
 
 class Scheduler:
@@ -91,7 +99,8 @@ class Scheduler:
                 tx, self.id, ROLE, self._name, slots=SHARDS, in_flight=len(self.epochs)
             )
             owned = await shards.renew(tx, self.id)
-            share = -(-SHARDS // max(await workers.alive(tx, ROLE), 1))
+            # One that has let its lease run out has no share: its shards are to be taken at once.
+            share = -(-SHARDS // max(await workers.alive(tx, ROLE, shards.LEASE), 1))
         for shard in self.epochs.keys() - owned.keys():
             log.warning("shard.lost", shard=shard)
         self.epochs = owned
@@ -158,10 +167,11 @@ class Scheduler:
             now = await tx.clock()
             if now >= self._indexed_until:
                 self._indexed_until = await partitions.indexed_until(tx)
-            until = min(now, self._indexed_until)
-            due = await timers.due(tx, self._floor, until, owned, BATCH)
-            low = due[0]["due_at"] if due else now
-            self._floor = min(low, now - LATE_COMMIT)
+            floor, until = self._floor, min(now, self._indexed_until)
+            due = await timers.due(tx, floor, until, owned, BATCH)
+            # Shards that came, or a straggler that was found, while we read: we did not look there.
+            if self._floor == floor and self.epochs.keys() <= set(owned):
+                self._floor = min(due[0]["due_at"] if due else now, now - LATE_COMMIT)
             near = None if due else await timers.next_due(tx, now, now + LOOK_AHEAD, owned)
         self._sleep_sec = (near - now).total_seconds() if near else None
         return now, due
@@ -179,9 +189,8 @@ class Scheduler:
         write = partial(self._write, epochs)
         for item, result in zip(ready, await batches.bisect(ready, write), strict=True):
             if isinstance(result, Exception):
-                unreadable.append(
-                    Unreadable(item.fired.job_id, f"refused by the database: {result}")
-                )
+                job_id = item.fired.job_id
+                unreadable.append(Unreadable.because(job_id, "refused by the database", result))
         if unreadable or stale:
             await self._set_aside(unreadable, stale, epochs)
 
@@ -208,12 +217,12 @@ class Scheduler:
         async with self._store.transaction() as tx:
             await shards.fence(tx, self.id, epochs)
             for job_id, reason in unreadable:
-                if await jobs.suspend(tx, job_id, reason[:500]):
+                if await jobs.suspend(tx, job_id, reason):
                     await timers.disarm(tx, job_id)
                     self._metrics.job_suspended()
                     log.error("job.suspended", job_id=str(job_id), reason=reason)
             await occurrences.drop_stale(
-                tx, [(r["job_id"], r["due_at"], r["seq"], r["schedule_version"]) for r in stale]
+                tx, [(r["job_id"], r["due_at"], r["schedule_version"], r["seq"]) for r in stale]
             )
 
 
@@ -226,7 +235,7 @@ def plan(row: Row, epoch: int, now: datetime) -> Due | Unreadable:
         planned = schedule.plan(spec.schedule, row["occurrence_at"], job_id, now)
         jitter = schedule.jitter(job_id, spec.schedule.jitter_sec)
     except Exception as error:
-        return Unreadable(job_id, f"the schedule cannot be computed: {error}")
+        return Unreadable.because(job_id, "the schedule cannot be computed", error)
     skip = not isinstance(spec.schedule, Once) and spec.schedule.overlap == "skip"
     entries = [
         Entry(job_id, at, at + jitter, "MISSED", reason, False) for at, reason in planned.missed

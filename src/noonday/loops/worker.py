@@ -20,7 +20,15 @@ import structlog
 
 from noonday.domain import lifecycle
 from noonday.domain.errors import BlobMissing, CommitUnknown, SecretUnreadable, StoreUnavailable
-from noonday.domain.model import EPOCH, Attempt, JobSpec, Outcome, OutcomeKind
+from noonday.domain.model import (
+    EPOCH,
+    Attempt,
+    HttpTarget,
+    JobSpec,
+    Once,
+    Outcome,
+    OutcomeKind,
+)
 from noonday.domain.ranking import AGEING_STEP, Floors
 from noonday.executors import Executor
 from noonday.loops import tally
@@ -48,6 +56,7 @@ LOST_AT_SHUTDOWN: Final = "the worker was stopped"
 
 log = structlog.get_logger()
 _spec = msgspec.json.Decoder(JobSpec)
+_UNREADABLE: Final = JobSpec(Once(EPOCH), HttpTarget(""))
 
 
 class Worker:
@@ -159,15 +168,19 @@ class Worker:
     # --- carry out ------------------------------------------------------------------------
 
     def _start(self, row: Row, asked: float) -> None:
-        flight = Flight.of(row, _spec.decode(row["spec"]), asked)
+        spec, fault = _read(row["spec"])
+        flight = Flight.of(row, spec, asked)
         self._flights[flight.held] = flight
         self._busy += 1
         if flight.lease.attempt == 1:
             self._metrics.started((flight.lease.leased_at - flight.lease.due_at).total_seconds())
-        flight.task = asyncio.create_task(self._carry_out(flight, row))
+        flight.task = asyncio.create_task(self._carry_out(flight, row, fault))
         flight.task.add_done_callback(lambda task: self._landed(flight, task))
+        flight.watch(self._overdue)
 
-    async def _carry_out(self, flight: Flight, row: Row) -> Outcome:
+    async def _carry_out(self, flight: Flight, row: Row, fault: str | None) -> Outcome:
+        if fault is not None:
+            return Outcome(OutcomeKind.BAD_PAYLOAD, error=fault)
         try:
             attempt = await self._attempt(flight, row)
         except BlobMissing as error:
@@ -206,6 +219,7 @@ class Worker:
         )
 
     def _landed(self, flight: Flight, task: asyncio.Task[Outcome]) -> None:
+        flight.unwatch()
         self._busy -= 1
         if self._more:
             self.wake_claim()
@@ -268,21 +282,19 @@ class Worker:
         self._flights.pop(flight.held, None)
         if result is True:
             tally.ended(self._metrics, flight.lease, item.transition, item.outcome)
-        else:
+        elif not (flight.in_doubt and item.transition.execution is None):
+            # (What was handed back leaves no trace by which to tell that it was we who did.)
             self._metrics.stale_settle()
             log.warning("settle.stale", run_id=str(flight.lease.run), attempt=flight.lease.attempt)
 
     # --- heartbeat ------------------------------------------------------------------------
 
     async def beat(self) -> int:
-        """Extend the leases of which a third has passed; abort what is no longer held."""
+        """Extend the leases of which a third has passed; abort what is held no longer."""
         await self._report()
         wanted = [flight for flight in self._flights.values() if flight.wants_heartbeat()]
         if wanted:
             await self._extend(wanted)
-        for flight in list(self._flights.values()):
-            if flight.is_overdue():
-                self._lose(flight, "no confirmed heartbeat")
         return 0
 
     async def _extend(self, wanted: Sequence[Flight]) -> None:
@@ -302,6 +314,9 @@ class Worker:
                 flight.extend(asked)
             elif flight.held in self._flights and not flight.landed:
                 self._lose(flight, "somebody else holds it, or it has ended")
+
+    def _overdue(self, flight: Flight) -> None:
+        self._lose(flight, "no confirmed heartbeat")
 
     def _lose(self, flight: Flight, why: str) -> None:
         if flight.landed or flight.lost:
@@ -357,6 +372,14 @@ class Worker:
 
 def _nobody() -> None:
     """Nothing listens yet."""
+
+
+def _read(text: str) -> tuple[JobSpec, str | None]:
+    """A job's document; when it cannot be read, one that stands for it, and why."""
+    try:
+        return _spec.decode(text), None
+    except msgspec.MsgspecError as error:
+        return _UNREADABLE, f"the job cannot be read: {error}"
 
 
 def _outcome_of(flight: Flight, task: asyncio.Task[Outcome]) -> Outcome:

@@ -185,8 +185,8 @@ class Store:
         try:
             with unavailable():
                 transaction = connection.transaction()
-                await transaction.start()
                 try:
+                    await transaction.start()
                     yield Tx(connection, self.now)
                 except BaseException:
                     await _roll_back(connection, transaction)

@@ -176,7 +176,8 @@ WHERE t.job_id = f.job_id AND t.due_at = f.due_at AND t.seq = f.seq
 
 
 async def drop_stale(tx: Tx, timers: Sequence[tuple[UUID, datetime, int, int]]) -> int:
-    """Delete timers that no active job stands behind any more."""
+    """Delete timers, each by job, due time, schedule version and sequence number, that no active
+    job stands behind any more."""
     if not timers:
         return 0
     dues = [timer[1] for timer in timers]

@@ -20,7 +20,8 @@ END: Final = datetime(9999, 12, 31, tzinfo=UTC)
 SCANNED: Final = 5_000
 """Jobs that one page of a filtered list looks at, at most."""
 
-# How a job stands is told by its state, its runs and its last ledger row. Whether a timer is
+# How a job stands is told by its state, its runs and its last ledger row, one that became a run
+# if there was one lately. Whether a timer is
 # armed follows: a recurring job has one until it is stopped, another until its ledger row is
 # there. What happened before the start of the ledger is known only of what failed.
 _JOB: Final = """j.id, j.tenant_id, j.created_at, j.created_by, j.version, j.state, j.state_reason,
@@ -40,8 +41,13 @@ _STANDING: Final = """
         WHERE j.schedule_type = 'once' AND j.first_at < l.starts_at LIMIT 1
     ) AS own ON true
     LEFT JOIN LATERAL (
-        SELECT o.occurrence_at, o.outcome, o.attempts, o.materialized_at FROM occurrences AS o
-        WHERE o.job_id = j.id ORDER BY o.occurrence_at DESC, o.kind DESC LIMIT 1
+        SELECT outcome, attempts, materialized_at FROM (
+            SELECT o.occurrence_at, o.kind, o.outcome, o.attempts, o.materialized_at
+            FROM occurrences AS o WHERE o.job_id = j.id
+            ORDER BY o.occurrence_at DESC, o.kind DESC LIMIT 10
+        ) AS recent
+        ORDER BY outcome IS NOT NULL AND outcome IN ('SKIPPED', 'MISSED'),
+                 occurrence_at DESC, kind DESC LIMIT 1
     ) AS last ON true"""
 _STATUS: Final = """CASE
         WHEN j.state <> 'ACTIVE' THEN j.state

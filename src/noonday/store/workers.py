@@ -71,9 +71,9 @@ WHERE role = $1 AND NOT stopping AND seen_at >= coalesce($2, now()) - $3::interv
 """
 
 
-async def alive(tx: Tx, role: str) -> int:
-    """How many processes of a role are alive and not about to stop."""
-    count: int = await tx.value(COUNT, role, tx.now, ALIVE)
+async def alive(tx: Tx, role: str, within: timedelta = ALIVE) -> int:
+    """How many processes of a role were seen within that time and are not about to stop."""
+    count: int = await tx.value(COUNT, role, tx.now, within)
     return count
 
 

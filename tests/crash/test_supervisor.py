@@ -1,0 +1,103 @@
+"""``noonday up`` as a whole, killed and started again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from noonday.embedded import running_dsn
+from tests.support.cluster import Cluster
+from tests.support.holds import eventually
+from tests.support.postgres import open_folder
+from tests.support.receivers import Answer
+from tests.support.trees import descendants, living
+
+EVERY_SECOND = {"type": "interval", "interval_sec": 1, "overlap": "allow"}
+SETTINGS = {
+    "NOONDAY_ALLOW_PRIVATE_TARGETS": "true",
+    "NOONDAY_ALLOWED_PORTS": "",
+    "NOONDAY_WORKER_GRACE_SEC": "1",
+}
+
+
+class Up:
+    """One ``noonday up`` and what it says."""
+
+    def __init__(self, home: Path) -> None:
+        self._log = home / "up.log"
+        self._log.unlink(missing_ok=True)
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "noonday", "up", "--home", str(home)],
+                stdout=log,
+                stderr=log,
+                cwd=home,
+                env=os.environ | SETTINGS,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    async def said(self, pattern: str) -> str:
+        """What the group of ``pattern`` matched, once it has been said."""
+
+        def ask() -> str | None:
+            assert self.process.poll() is None, self._log.read_text()
+            found = re.search(pattern, self._log.read_text())
+            return found and found[1]
+
+        return str(await eventually(ask, 30))
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+        print(self._log.read_text())
+
+
+@contextmanager
+def an_up(home: Path) -> Iterator[Up]:
+    up = Up(home)
+    try:
+        yield up
+    finally:
+        up.close()
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with open_folder() as folder:
+        yield folder
+
+
+async def test_nothing_outlives_a_killed_supervisor_and_the_next_one_goes_on_where_it_was(
+    home: Path,
+) -> None:
+    with an_up(home) as first:
+        key = await first.said(r"admin key, shown once: (\S+)")
+        async with Cluster.over(running_dsn(home), home, token=key) as cluster:
+            cluster.address = await first.said(r"API: +(\S+)")
+            cluster.receiver.answer("/held", Answer(hold=True), 200)
+            await cluster.post("/held")
+            await cluster.post("/often", schedule=EVERY_SECOND)
+            await cluster.receiver.wait_for(4, 20)
+            tree = descendants(first.pid)
+            assert len(tree) > 6, "api, scheduler, worker, Postgres and what it consists of"
+            first.process.kill()
+            await eventually(lambda: not living(tree), 20)
+            with an_up(home) as second:
+                cluster.address = await second.said(r"API: +(\S+)")
+                await cluster.post("/again")
+                await cluster.drain(30)
+                assert await cluster.check() == []
+                tree = descendants(second.pid)
+            assert second.process.returncode == 0
+            assert not living(tree)

@@ -58,8 +58,7 @@ def test_every_field_can_be_set_in_the_environment(here: Path) -> None:
         "NOONDAY_DATABASE_URL": "postgresql://db/noonday",
         "NOONDAY_PGBOUNCER": "false",
         "NOONDAY_WORKER_GRACE_SEC": "2.5",
-        "NOONDAY_LANES": "critical, default",
-        "NOONDAY_ALLOWED_PORTS": "443",
+        "NOONDAY_ALLOWED_PORTS": "443, 8443",
         "NOONDAY_BLOBS": "big",
         "NOONDAY_RETENTION_SUCCESS_DAYS": "3",
         "NOONDAY_ALLOW_PRIVATE_TARGETS": "1",
@@ -67,8 +66,7 @@ def test_every_field_can_be_set_in_the_environment(here: Path) -> None:
     settings = load(None, environ)
     assert settings.database_url == "postgresql://db/noonday"
     assert settings.worker_grace_sec == 2.5
-    assert settings.lanes == ("critical", "default")
-    assert settings.allowed_ports == (443,)
+    assert settings.allowed_ports == (443, 8443)
     assert settings.blobs == here / "big"
     assert settings.retention.success_days == 3
     assert settings.allow_private_targets is True
@@ -93,11 +91,11 @@ def test_all_faults_are_reported_together_each_with_its_key(here: Path) -> None:
     faults = faults_of(
         None,
         {"NOONDAY_POOL_SIZE": "many", "NOONDAY_DATABASE_URL": "mysql://x"},
-        lanes="a b",
+        worker_name="a b",
     )
     keys = [fault.partition(":")[0] for fault in faults]
     assert sorted(keys) == [
-        "--lanes",
+        "--worker-name",
         "NOONDAY_POOL_SIZE",
         "database_url",
         "hots",
@@ -134,8 +132,8 @@ def test_variables_that_a_container_platform_adds_for_a_service_are_not_ours(her
         ("port = true", "port: "),
         ("port = 65536", "port: "),
         ("retention = 7", "retention: "),
-        ("lanes = []", "lanes: "),
-        ('lanes = "default"', "lanes: "),
+        ("allowed_ports = [0]", "allowed_ports"),
+        ("allowed_ports = 80", "allowed_ports: "),
         ('log_level = "loud"', "log_level: "),
         ("home = 1", "home: "),
         ("[retention]\nledger_days = 30", "retention.ledger_days: "),

@@ -216,6 +216,10 @@ class Tenants(Resource[_D_co, _I_co]):
         """A new tenant; the answer shows its signing secret, once."""
         return self._send(Call("POST", "/v1/tenants", body={"name": name, **limits}))
 
+    def rotate_secret(self, name: str) -> _D_co:
+        """A new signing secret, shown once; the one before is signed with for a day more."""
+        return self._send(Call("POST", f"/v1/tenants/{_segment(name)}/signing-secret"))
+
 
 class ApiKeys(Resource[_D_co, _I_co]):
     """For admins: who may call."""

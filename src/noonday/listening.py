@@ -56,6 +56,7 @@ async def serving(app: Any, listener: socket.socket) -> AsyncIterator[str]:
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(FINISH_SEC),

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID, uuid4
@@ -25,7 +25,7 @@ from noonday.api import admin_port
 from noonday.api.app import create_app
 from noonday.api.context import AppContext
 from noonday.domain.errors import NoondayError, StoreUnavailable
-from noonday.domain.model import HttpTarget
+from noonday.domain.model import LANES, HttpTarget
 from noonday.domain.roles import Role
 from noonday.executors.http import HttpExecutor
 from noonday.loops import Loop
@@ -35,7 +35,7 @@ from noonday.loops.retries import Retries
 from noonday.loops.scheduler import Scheduler
 from noonday.loops.worker import Worker
 from noonday.settings import Settings
-from noonday.store import Store, api_keys, audit, gauges, migrate, tenants, workers
+from noonday.store import Store, Tx, api_keys, audit, gauges, migrate, tenants, workers
 from noonday.store.blobs import LocalBlobs
 from noonday.store.connections import host_name
 from noonday.store.secretbox import SecretBox, create_key_file, read_key_file
@@ -46,6 +46,7 @@ from noonday.telemetry import Depth, Metrics, configure_logs
 WAIT_FOR_DATABASE_SEC: Final = 30.0
 GAUGES_SEC: Final = 5.0
 REPORT_SEC: Final = 2.0
+FIRST_TENANT: Final = "default"
 
 log = structlog.get_logger()
 
@@ -124,14 +125,12 @@ async def scheduler(node: Node) -> None:
     node.loop("scheduler sweep", part.sweep, pause_sec=10.0, steady=True)
     retries = Retries(store, node.wakeups)
     node.loop("retries", retries.tick, sleep_for=retries.sleep_for)
-    reaper = Reaper(store, settings.lanes, metrics, node.wakeups)
+    reaper = Reaper(store, LANES, metrics, node.wakeups)
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
     blobs = LocalBlobs(settings.blobs_folder)
     node.stack.callback(blobs.close)
     janitor = Janitor(store, blobs, settings.retention, metrics, leads=lambda: 0 in part.epochs)
-    node.loop(
-        "janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for
-    )
+    node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for)
     node.loop("gauges", _gauges(node), pause_sec=GAUGES_SEC, steady=True)
 
 
@@ -159,14 +158,14 @@ async def worker(node: Node) -> None:
         keys=SigningKeys(node.store, read_key_file(settings.secret_key_path)),
         metrics=node.metrics,
         slots=settings.worker_slots,
-        lanes=settings.lanes,
+        lanes=LANES,
     )
     # Stopped from the last to the first: nothing is claimed any more, what runs ends, what came
     # of it is written, and only then do the heartbeats cease.
     node.loop("heartbeat", part.beat, pause_sec=0.5, steady=True)
     node.stack.push_async_callback(_leave, part.leave)
     part.wake_settle = node.loop("settle", part.settle).wake
-    claims = node.loop("claim", part.tick)
+    claims = node.loop("claim", part.tick, sleep_for=part.sleep_for)
     part.wake_claim = claims.wake
     node.wakeups.on(RUNS, claims.wake)
     node.loop("claim sweep", part.sweep, pause_sec=10.0, steady=True)
@@ -217,7 +216,7 @@ async def _run(
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _on_input, stop)
     async with AsyncExitStack() as stack:
         admin = admin_socket or listening.bind(settings.host, settings.admin_port)
-        node = await _node(role, settings, stack, admin, api_socket)
+        node = await _node(role, settings, stack, admin, api_socket, stop)
         await ROLES[role](node)
         sender = asyncio.create_task(node.wakeups.run())
         stack.callback(sender.cancel)
@@ -241,17 +240,27 @@ async def _node(
     stack: AsyncExitStack,
     admin_socket: socket.socket,
     api_socket: socket.socket | None,
+    stop: asyncio.Event,
 ) -> Node:
     store = await _open_store(settings, size=settings.pool_size, name=f"noonday {role}")
     stack.push_async_callback(store.close)
     allowed = settings.unsafe_database == "allow"
-    unsafe = await _until_there(lambda: migrate.check(store, allow_unsafe=allowed))
+    unsafe = await _until_there(lambda: migrate.check(store, allow_unsafe=allowed), stop)
     for warning in unsafe:
         log.warning("database.unsafe", setting=warning)
     metrics = Metrics(__version__)
     name = settings.worker_name or f"{host_name()}-{os.getpid()}"
     node = Node(
-        role, settings, uuid4(), name, store, metrics, Wakeups(store), unsafe, stack, api_socket
+        role,
+        settings,
+        uuid4(),
+        name,
+        store,
+        metrics,
+        Wakeups(store, metrics.notified),
+        unsafe,
+        stack,
+        api_socket,
     )
     app = admin_port.create_admin_app(node.checks, metrics.render, unsafe)
     address = await stack.enter_async_context(listening.serving(app, admin_socket))
@@ -259,17 +268,18 @@ async def _node(
     return node
 
 
-async def _until_there(check: Callable[[], Awaitable[list[str]]]) -> list[str]:
-    """Give a database that is just starting some time."""
+async def _until_there(check: Callable[[], Awaitable[list[str]]], stop: asyncio.Event) -> list[str]:
+    """Give a database that is just starting some time, unless we are told to stop meanwhile."""
     until = asyncio.get_running_loop().time() + WAIT_FOR_DATABASE_SEC
     while True:
         try:
             return await check()
         except StoreUnavailable as error:
-            if asyncio.get_running_loop().time() > until:
+            if stop.is_set() or asyncio.get_running_loop().time() > until:
                 raise
             log.warning("database.unavailable", error=str(error))
-            await asyncio.sleep(0.5)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), 0.5)
 
 
 async def _leave(leave: Callable[[], Awaitable[None]]) -> None:
@@ -328,11 +338,12 @@ async def _open_store(settings: Settings, *, size: int, name: str) -> Store:
 
 
 class InitResult(NamedTuple):
-    """What ``init`` made; ``token`` is None when an admin key was there already."""
+    """What ``init`` made. What was there already is None: it is shown only once."""
 
     token: str | None
     tenant: str
     key_file: str
+    signing_secret: str | None
 
 
 def migrate_database(settings: Settings) -> list[str]:
@@ -349,15 +360,16 @@ async def _migrate(settings: Settings) -> list[str]:
     return [f"{migration.number:04}_{migration.name}" for migration in applied]
 
 
-def init(settings: Settings, tenant: str = "default") -> InitResult:
+def init(settings: Settings, *, new_key: bool = False) -> InitResult:
     """Migrate, make the key that seals secrets, a first tenant and a first admin key.
 
-    May be run again: what is there is left as it is.
+    May be run again: what is there is left as it is. ``new_key`` makes one more admin key, for
+    when the last one was lost.
     """
-    return uvloop.run(prepare(settings, tenant))
+    return uvloop.run(prepare(settings, new_key=new_key))
 
 
-async def prepare(settings: Settings, tenant: str = "default") -> InitResult:
+async def prepare(settings: Settings, *, new_key: bool = False) -> InitResult:
     """What :func:`init` does, inside a running event loop."""
     await _migrate(settings)
     path = settings.secret_key_path
@@ -368,14 +380,24 @@ async def prepare(settings: Settings, tenant: str = "default") -> InitResult:
     store = await _open_store(settings, size=1, name="noonday init")
     try:
         async with store.transaction() as tx:
-            made = await tenants.create(tx, box, tenant)
-            if made is None:
-                return InitResult(None, tenant, str(path))
-            tenant_id, _ = made
-            token = str(await api_keys.create(tx, tenant_id, Role.ADMIN, "first key"))
-            await audit.write(
-                tx, [audit.Entry(tenant_id, "noonday init", "tenant.create", "tenant", tenant)]
-            )
+            return await _first_tenant(tx, box, str(path), new_key)
     finally:
         await store.close()
-    return InitResult(token, tenant, str(path))
+
+
+async def _first_tenant(tx: Tx, box: SecretBox, key_file: str, new_key: bool) -> InitResult:
+    made = await tenants.create(tx, box, FIRST_TENANT)
+    secret = token = None
+    if made is not None:
+        tenant_id, secret = made[0], tenants.written(made[1])
+        await _note(tx, tenant_id, "tenant.create", "tenant", FIRST_TENANT)
+    else:
+        tenant_id = (await tx.one(tenants.ONE, FIRST_TENANT))["id"]
+    if made is not None or new_key:
+        token = await api_keys.create(tx, tenant_id, Role.ADMIN, "made by noonday init")
+        await _note(tx, tenant_id, "api_key.create", "api_key", api_keys.id_of(token))
+    return InitResult(token, FIRST_TENANT, key_file, secret)
+
+
+async def _note(tx: Tx, tenant_id: int, action: str, kind: str, name: str) -> None:
+    await audit.write(tx, [audit.Entry(tenant_id, "noonday init", action, kind, name)])

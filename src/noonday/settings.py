@@ -44,9 +44,9 @@ class Retention(msgspec.Struct, frozen=True):
     """How long history is kept: ``[retention]`` in the file, ``NOONDAY_RETENTION_*`` outside."""
 
     success_days: _Days = 7
-    """Days that the attempts of runs that succeeded are kept."""
+    """Days that attempts that succeeded, and one-off jobs that did, are kept."""
     failure_days: _Days = 90
-    """Days that the attempts of runs that failed are kept."""
+    """Days that other attempts, and one-off jobs that ended otherwise, are kept."""
     ledger_days: _Days = 400
     """Days that occurrences and their outcomes are kept; nothing older can be materialized."""
     idempotency_hours: Annotated[int, msgspec.Meta(ge=24, le=8_760)] = 24
@@ -81,7 +81,7 @@ class Settings(msgspec.Struct, frozen=True):
     """The port of ``/healthz``, ``/readyz`` and ``/metrics``; 0 takes a free one and says which."""
 
     allow_private_targets: bool = False
-    """Whether webhooks may call loopback, private and link-local addresses."""
+    """Whether webhooks may call loopback and private addresses; link-local ones never."""
     allowed_ports: tuple[_WebPort, ...] = (80, 443)
     """The ports that webhooks may call; an empty list allows all."""
 
@@ -98,8 +98,6 @@ class Settings(msgspec.Struct, frozen=True):
     """Seconds that running attempts get to finish when a worker stops."""
     worker_name: _Name | None = None
     """How a process is shown in lists and logs; none means its host and pid."""
-    lanes: Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1)] = ("default",)
-    """The lanes that a worker serves."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least level that is logged."""

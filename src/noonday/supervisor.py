@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ USUAL_PORT: Final = 8321
 SHORTEST_PAUSE_SEC: Final = 0.2
 LONGEST_PAUSE_SEC: Final = 10.0
 STEADY_SEC: Final = 30.0
-"""A child that ran so long is started again without a pause."""
+"""A child that ran so long has not failed to start: its next pause is the shortest."""
 SPARE_SEC: Final = 10.0
 """What a child gets beyond its grace period before it is killed."""
 
@@ -63,7 +63,6 @@ class Child:
     started_at: float = 0.0
     start_again_at: float = 0.0
     failures: int = 0
-    _sockets: list[int] = field(default_factory=list)
 
     def start(self) -> None:
         """Spawn it; in a session of its own, so that Ctrl-C reaches the supervisor alone."""
@@ -147,7 +146,10 @@ def up(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     with ExitStack() as stack:
-        settings = _with_database(settings, stack, say)
+        settings.home.mkdir(parents=True, exist_ok=True)
+        postgres = _postgres(settings, stack, say)
+        if postgres is not None:
+            settings = msgspec.structs.replace(settings, database_url=postgres.dsn())
         say("migrating the database")
         made = init(settings)
         roles = ["api"] * apis + ["scheduler"] * schedulers + ["worker"] * workers
@@ -159,28 +161,42 @@ def up(
         if show is not None:
             threading.Thread(target=_show, args=(show, running, codes, stop), daemon=True).start()
         while not stop.wait(0.1):
+            if postgres is not None:
+                _look_after(postgres)
             for child in children:
                 child.look_after()
     return codes[0] if codes else 0
 
 
-def _with_database(settings: Settings, stack: ExitStack, say: Callable[[str], None]) -> Settings:
-    settings.home.mkdir(parents=True, exist_ok=True)
+def _postgres(
+    settings: Settings, stack: ExitStack, say: Callable[[str], None]
+) -> EmbeddedPostgres | None:
+    """The embedded Postgres, started; None when a database is given."""
     if settings.database_url is not None:
-        return settings
+        return None
     say(f"starting an embedded Postgres in {settings.home / 'postgres'}")
     postgres = EmbeddedPostgres(settings.home, binaries=find_binaries(settings.postgres_bin))
     stack.callback(postgres.stop)
     postgres.start()
-    return msgspec.structs.replace(settings, database_url=postgres.dsn())
+    return postgres
+
+
+def _look_after(postgres: EmbeddedPostgres) -> None:
+    """Start the database again if it has ended; its address and its data are the same."""
+    if postgres.process is None or postgres.process.poll() is None:
+        return
+    log.error("postgres.ended", status=postgres.process.returncode)
+    postgres.stop()
+    postgres.start()
 
 
 def _children(roles: Sequence[str], settings: Settings, stack: ExitStack) -> list[Child]:
     api = _api_socket(settings)
     stack.callback(api.close)
     children = []
-    for role in roles:
-        admin = listening.bind(settings.host, 0)
+    for n, role in enumerate(roles):
+        # The first one's is the port asked for, if any; the others' follow it.
+        admin = listening.bind(settings.host, settings.admin_port and settings.admin_port + n)
         stack.callback(admin.close)
         children.append(Child(role, settings, admin, api if role == "api" else None))
     return children

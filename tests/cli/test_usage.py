@@ -88,10 +88,10 @@ def test_wrong_settings_are_listed_all_together_with_code_2(
 
 
 def test_an_option_of_a_role_is_checked_like_any_setting(run: Callable[..., Any]) -> None:
-    result = run("worker", "--slots", "0", "--lanes", "a b")
+    result = run("worker", "--slots", "0", "--grace-sec", "-1")
     assert result.exit_code == 2
     assert "--slots: " in result.stderr
-    assert "--lanes: " in result.stderr
+    assert "--worker-grace-sec: " in result.stderr
 
 
 def test_without_an_address_a_client_command_says_how_to_give_one(run: Callable[..., Any]) -> None:

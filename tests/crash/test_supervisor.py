@@ -21,11 +21,11 @@ from tests.support.receivers import Answer
 from tests.support.trees import descendants, living
 
 EVERY_SECOND = {"type": "interval", "interval_sec": 1, "overlap": "allow"}
-SETTINGS = {
-    "NOONDAY_ALLOW_PRIVATE_TARGETS": "true",
-    "NOONDAY_ALLOWED_PORTS": "",
-    "NOONDAY_WORKER_GRACE_SEC": "1",
-}
+SETTINGS = """
+allow_private_targets = true
+allowed_ports = []
+worker_grace_sec = 1.0
+"""
 
 
 class Up:
@@ -40,7 +40,6 @@ class Up:
                 stdout=log,
                 stderr=log,
                 cwd=home,
-                env=os.environ | SETTINGS,
             )
 
     @property
@@ -56,6 +55,11 @@ class Up:
             return found and found[1]
 
         return str(await eventually(ask, 30))
+
+    @property
+    def lost(self) -> int:
+        """How many of its processes have ended by themselves."""
+        return self._log.read_text().count("child.ended")
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -75,6 +79,7 @@ def an_up(home: Path) -> Iterator[Up]:
 @pytest.fixture
 def home() -> Iterator[Path]:
     with open_folder() as folder:
+        (folder / "noonday.toml").write_text(SETTINGS)
         yield folder
 
 
@@ -101,3 +106,31 @@ async def test_nothing_outlives_a_killed_supervisor_and_the_next_one_goes_on_whe
                 tree = descendants(second.pid)
             assert second.process.returncode == 0
             assert not living(tree)
+
+
+async def test_nothing_outlives_a_supervisor_that_is_killed_while_its_processes_start(
+    home: Path,
+) -> None:
+    with an_up(home) as up:
+        await up.said(r"API: +(\S+)")
+        tree = descendants(up.pid)
+        up.process.kill()
+        await eventually(lambda: not living(tree), 10)
+
+
+async def test_a_postgres_that_is_killed_is_started_again_and_everything_goes_on(
+    home: Path,
+) -> None:
+    with an_up(home) as up:
+        key = await up.said(r"admin key, shown once: (\S+)")
+        async with Cluster.over(running_dsn(home), home, token=key) as cluster:
+            cluster.address = await up.said(r"API: +(\S+)")
+            await cluster.post("/often", schedule=EVERY_SECOND)
+            await cluster.receiver.wait_for(2, 20)
+            postmaster = int((home / "postgres/data/postmaster.pid").read_text().split()[0])
+            os.kill(postmaster, signal.SIGKILL)
+            await up.said(r"(postgres\.ended)")
+            await cluster.post("/again")
+            await cluster.drain(30)
+            assert up.lost == 0
+            assert await cluster.check() == []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 
 from noonday.domain import lifecycle
-from noonday.domain.lifecycle import Event, Lease, Transition
+from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
     ExecutionStatus,
     Outcome,
@@ -17,7 +18,7 @@ from noonday.domain.model import (
     RunKey,
 )
 from noonday.store import Store, Tx, runs
-from noonday.store.runs import Held, held_key, key_of
+from noonday.store.runs import Held, held_key
 from noonday.store.settlements import Settlement
 from tests.races.conftest import EveryOrder
 from tests.support import seeds
@@ -81,16 +82,7 @@ class Reaping:
             Settlement(
                 held_key(row),
                 lifecycle.expire(
-                    Lease(
-                        key_of(row),
-                        row["tenant_id"],
-                        row["attempt"],
-                        row["lease_version"],
-                        row["failures"],
-                        row["interruptions"],
-                        row["due_at"],
-                        row["leased_at"],
-                    ),
+                    runs.lease_of(row),
                     RetryPolicy(),
                     TOO_LATE,
                 ),
@@ -299,6 +291,39 @@ async def test_a_cancel_and_a_result_tell_the_same_story(
         assert (ended == "CANCELLED") == bool(cancelled), played
         if not cancelled:
             assert ended == (ENDS | LEFT_AS)[event], played
+
+
+def cancelling(job: UUID) -> list[Step]:
+    """All that a cancel does to the runs of a job, as the API does it."""
+
+    async def lock(tx: Tx) -> int:
+        return await runs.lock_job(tx, job)
+
+    async def request(tx: Tx) -> int:
+        return await runs.request_cancel(tx, job, "deleted")
+
+    async def cancel(tx: Tx) -> int:
+        return await runs.cancel(tx, job, "deleted")
+
+    return [lock, request, cancel]
+
+
+@pytest.mark.parametrize("event", SETTLED)
+async def test_after_a_cancel_nothing_is_tried_again_however_the_running_attempt_ends(
+    store: Store, every_order: EveryOrder, event: Event
+) -> None:
+    async def prepare() -> Plan:
+        run = await leased(store)
+        return {
+            "settle": [settling(seeds.held(run), event)],
+            "cancel": cancelling(run.job_id),
+        }
+
+    async for played in every_order(prepare):
+        async with store.transaction() as tx:
+            run = runs.key_of(await tx.one("SELECT * FROM occurrences"))
+        assert len(played.results["settle"][0]) == 1, "what runs is not ended by a cancel"
+        assert await stands(store, run) == ENDS.get(event, "CANCELLED"), played
 
 
 async def test_a_run_whose_retry_is_due_is_cancelled_or_was_claimable_before(

@@ -36,6 +36,7 @@ LEASED_AT = T + SECOND
 RETRY_AFTER = 10 * SECOND
 DURING_THE_LEASE = LEASED_AT + 30 * SECOND
 AFTER_THE_LEASE = LEASED_AT + 61 * SECOND
+LEASE_END = LEASED_AT + seeds.LEASE_SEC * SECOND
 
 
 class Found(NamedTuple):
@@ -135,6 +136,10 @@ async def retry_due(tx: Tx, found: Found) -> int:
     return await runs.retry_due(tx, 10)
 
 
+async def request_cancel(tx: Tx, found: Found) -> int:
+    return await runs.request_cancel(tx, found.run.job_id, "deleted")
+
+
 async def cancel(tx: Tx, found: Found) -> int:
     return await runs.cancel(tx, found.run.job_id, "deleted")
 
@@ -152,6 +157,7 @@ EVENTS: dict[Event, Callable[[Tx, Found], Awaitable[int]]] = {
     Event.CLAIM: claim,
     Event.HEARTBEAT: heartbeat,
     Event.RETRY_DUE: retry_due,
+    Event.REQUEST_CANCEL: request_cancel,
     Event.CANCEL: cancel,
     **{event: settling(event) for event in SETTLEMENTS},
 }
@@ -190,6 +196,7 @@ def left_by(event: Event, source: Source) -> Left | None:
         Event.HAND_BACK: Left(0, 1),
         Event.EXPIRE: Left(1, 1, 1, executions=("LEASE_EXPIRED",)),
         Event.RETRY_DUE: Left(1, 1, 1, executions=("FAILED",)),
+        Event.REQUEST_CANCEL: Left(1, 1, worker=True, locked_until=LEASE_END),
     }.get(event)
 
 
@@ -204,6 +211,7 @@ WRITTEN = {
     Event.HAND_BACK: {"runs"},
     Event.EXPIRE: {"runs", "executions"},
     Event.RETRY_DUE: {"runs"},
+    Event.REQUEST_CANCEL: {"runs"},
     Event.CANCEL: {"runs", "occurrences"},
 }
 """The tables that an event writes to, and no others."""

@@ -13,10 +13,12 @@ from uuid import UUID, uuid4
 
 from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
 from noonday.executors import Sent
+from noonday.loops.janitor import Janitor
 from noonday.loops.reaper import Reaper
 from noonday.loops.retries import Retries
 from noonday.loops.scheduler import Scheduler
 from noonday.loops.worker import Worker
+from noonday.settings import Retention
 from noonday.store import Store
 from noonday.store.blobs import LocalBlobs
 from noonday.store.secretbox import SecretBox
@@ -107,6 +109,9 @@ class Parts:
 
     def reaper(self) -> Reaper:
         return Reaper(self._store, [LANE], Metrics(), Wakeups(self._store))
+
+    def janitor(self) -> Janitor:
+        return Janitor(self._store, self._blobs, Retention(), leads=lambda: True)
 
     def retries(self) -> Retries:
         return Retries(self._store, Wakeups(self._store))

@@ -38,7 +38,8 @@ WHAT_HAPPENS = {
     Event.HAND_BACK: "nothing was sent; the attempt number is free again",
     Event.EXPIRE: "the lease ran out; the reaper counts a failure and offers the run again",
     Event.RETRY_DUE: "the time it waited for has come",
-    Event.CANCEL: "its job was cancelled",
+    Event.REQUEST_CANCEL: "its job was cancelled: this attempt goes on, but is the last one",
+    Event.CANCEL: "its job was cancelled, also while the attempt that failed just now ran",
 }
 SHOWN = {
     Source.NONE: "no run yet",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from datetime import datetime
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -117,7 +116,7 @@ def _tenant(row: Row, secret: bytes | None = None) -> TenantDocument:
         max_payload_bytes=row["max_payload_bytes"],
         created_at=stamp(row["created_at"]),
         secrets_rotated_at=stamp(row["secrets_rotated_at"]),
-        signing_secret=None if secret is None else f"whsec_{base64.b64encode(secret).decode()}",
+        signing_secret=None if secret is None else tenants.written(secret),
     )
 
 

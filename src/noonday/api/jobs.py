@@ -135,9 +135,10 @@ async def _cancel(tx: Tx, request: Request, job: Row) -> None:
         return
     reason = f"cancelled by {caller_of(request).key_id}"
     disarmed = await timers.disarm(tx, job["id"])
+    await runs.lock_job(tx, job["id"])
+    running = await runs.request_cancel(tx, job["id"], reason)
     stopped = await runs.cancel(tx, job["id"], reason)
-    ended = job["schedule_type"] == "once" and not disarmed and not stopped
-    if ended and not await runs.of_job(tx, job["id"], 1):
+    if job["schedule_type"] == "once" and not disarmed and not running and not stopped:
         return
     await jobs.cancel(tx, job["id"], reason)
     await _note(

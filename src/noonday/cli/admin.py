@@ -48,6 +48,19 @@ def create_tenant(
         show(noonday.tenants.create(name), as_json)
 
 
+@tenants.command("rotate-secret")
+def rotate_secret(
+    name: Annotated[str, typer.Argument(help="The tenant's name.")],
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Make a new signing secret. It is shown now; the old one signs beside it for a day."""
+    with connect(config, url, key) as noonday:
+        show(noonday.tenants.rotate_secret(name), as_json)
+
+
 @keys.command("create")
 def create_key(
     tenant: Annotated[str, typer.Option(help="Whose jobs the key is for.")] = "default",

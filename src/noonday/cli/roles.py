@@ -34,9 +34,6 @@ AdminPort: TypeAlias = Annotated[
 Slots: TypeAlias = Annotated[
     int | None, typer.Option(help="Attempts carried out at the same time. [default: 64]")
 ]
-Lanes: TypeAlias = Annotated[
-    str | None, typer.Option(help="The lanes to serve, by commas. [default: default]")
-]
 Name: TypeAlias = Annotated[
     str | None, typer.Option(help="How the process is shown. [default: host and pid]")
 ]
@@ -94,27 +91,36 @@ def _introduce(running: Running) -> None:
         _say(f"admin: {address}  ({name})")
     if running.init.token is not None:
         _say(f"admin key, shown once: {running.init.token}")
+    if running.init.signing_secret is not None:
+        _say(f"signing secret, shown once: {running.init.signing_secret}")
 
 
 def _say(line: str) -> None:
     typer.echo(f"noonday: {line}")
 
 
-def init(home: Home = None, config: Config = None) -> None:
+def init(
+    new_key: Annotated[
+        bool, typer.Option("--new-key", help="Make one more admin key: the last one was lost.")
+    ] = False,
+    home: Home = None,
+    config: Config = None,
+) -> None:
     """Prepare the database, the key that seals secrets, a first tenant and an admin key.
 
-    The admin key is shown now and never again. May be run again: what is there stays.
+    Key and signing secret are shown now and never again. May be run again: what is there stays.
     """
     settings = _settings(config, home=home)
     from noonday import server
     from noonday.settings import write_client_file
 
     with _failures():
-        result = server.init(settings)
+        result = server.init(settings, new_key=new_key)
         if result.token is not None:
             write_client_file(settings, key=result.token)
     typer.echo(f"tenant:       {result.tenant}")
-    typer.echo(f"admin key:    {result.token or 'made earlier'}")
+    typer.echo(f"admin key:    {result.token or 'made earlier (--new-key makes another)'}")
+    typer.echo(f"signed with:  {result.signing_secret or 'made earlier'}")
     typer.echo(f"secrets' key: {result.key_file} (keep a copy: without it no secret opens)")
 
 
@@ -149,7 +155,6 @@ def scheduler(
 
 def worker(
     slots: Slots = None,
-    lanes: Lanes = None,
     name: Name = None,
     grace_sec: Annotated[
         float | None, typer.Option(help="Seconds to finish in when stopped. [default: 20]")
@@ -162,12 +167,11 @@ def worker(
 
     \b
     Example:
-      noonday worker --lanes critical,default --slots 32
+      noonday worker --slots 32
     """
     settings = _settings(
         config,
         worker_slots=slots,
-        lanes=lanes,
         worker_name=name,
         worker_grace_sec=grace_sec,
         admin_port=admin_port,

@@ -4,7 +4,6 @@
 
     NoondayError
     ├── ScheduleError          a schedule that cannot be computed; names the field
-    ├── LeaseLost              somebody else holds the run by now, or it has ended
     ├── FenceLost              this process no longer owns a shard it was about to write
     ├── StoreUnavailable       Postgres cannot be reached or did not answer in time
     │   └── CommitUnknown      the answer to COMMIT was lost: look before answering
@@ -30,10 +29,6 @@ class ScheduleError(NoondayError):
         super().__init__(f"{field}: {detail}")
         self.field = field
         self.detail = detail
-
-
-class LeaseLost(NoondayError):
-    """The run is held by somebody else by now, or has ended."""
 
 
 class FenceLost(NoondayError):

@@ -57,6 +57,8 @@ class Event(StrEnum):
     HAND_BACK = "hand_back"
     EXPIRE = "expire"
     RETRY_DUE = "retry_due"
+    REQUEST_CANCEL = "request_cancel"
+    """The job was cancelled: what runs goes on, but is not tried again."""
     CANCEL = "cancel"
 
 
@@ -81,6 +83,7 @@ TRANSITIONS: Final[dict[Event, Rule]] = {
     Event.HAND_BACK: Rule(_HELD_LEASE, RunState.READY),
     Event.EXPIRE: Rule(frozenset({Source.LAPSED}), RunState.READY),
     Event.RETRY_DUE: Rule(frozenset({Source.RETRYING}), RunState.READY),
+    Event.REQUEST_CANCEL: Rule(_HELD_LEASE, RunState.RUNNING),
     Event.CANCEL: Rule(
         frozenset({Source.READY, Source.HELD, Source.RETRYING}), LedgerOutcome.CANCELLED
     ),

@@ -17,6 +17,8 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 SHARDS: Final = 64
 PRIORITIES: Final = range(10)
+LANES: Final = ("default",)
+"""The streams of runs that there are; each is claimed and reaped on its own."""
 
 
 def shard_of(job_id: UUID) -> int:
@@ -171,11 +173,9 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     LEASE_EXPIRED = "lease_expired"
     EXPIRED = "expired"
-    UNKNOWN_OUTCOME = "unknown_outcome"
     BLOCKED_TARGET = "blocked_target"
     TARGET_GONE = "target_gone"
     INTERRUPTED = "interrupted"
-    KILLED = "killed"
 
 
 # --- Attempts and their outcomes --------------------------------------------------------------

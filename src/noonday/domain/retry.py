@@ -9,7 +9,7 @@ from typing import Final
 from noonday.domain.model import RetryPolicy
 
 JITTER: Final = 0.2
-"""A backoff is stretched by up to a fifth, so that what failed together does not return together."""
+"""A backoff is stretched by up to a fifth: what failed together does not return together."""
 
 RETRY_AFTER_SLACK: Final = timedelta(hours=2)
 """``Retry-After`` may lengthen a backoff by at most this much, whatever a stranger asks for."""

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Role(IntEnum):
-    """VIEWER reads; SUBMITTER creates, and cancels its own; OPERATOR triggers and pauses; ADMIN all."""
+    """VIEWER reads, SUBMITTER creates and cancels its own, OPERATOR triggers, ADMIN may do all."""
 
     VIEWER = 0
     SUBMITTER = 1

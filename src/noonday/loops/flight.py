@@ -11,7 +11,7 @@ from noonday.domain.lifecycle import Lease, Transition
 from noonday.domain.model import JobSpec, Outcome
 from noonday.executors import Sent
 from noonday.store import Row
-from noonday.store.runs import Held, held_key, key_of
+from noonday.store.runs import Held, held_key, lease_of
 
 MARGIN: Final = 0.2
 """The part of a lease before whose end we give up, lest somebody else begins meanwhile."""
@@ -45,17 +45,7 @@ class Flight:
     @classmethod
     def of(cls, row: Row, spec: JobSpec, asked: float) -> Flight:
         """The flight of a claimed run; ``asked`` is from before the claim was sent."""
-        lease = Lease(
-            run=key_of(row),
-            tenant_id=row["tenant_id"],
-            attempt=row["attempt"],
-            lease_version=row["lease_version"],
-            failures=row["failures"],
-            interruptions=row["interruptions"],
-            due_at=row["due_at"],
-            leased_at=row["leased_at"],
-        )
-        return cls(lease, held_key(row), spec, row["lease_sec"], asked)
+        return cls(lease_of(row), held_key(row), spec, row["lease_sec"], asked)
 
     @property
     def landed(self) -> bool:

@@ -15,11 +15,10 @@ import msgspec
 import structlog
 
 from noonday.domain import lifecycle
-from noonday.domain.lifecycle import Lease
 from noonday.domain.model import PRIORITIES, JobSpec, Outcome, OutcomeKind, RetryPolicy
 from noonday.loops import tally
 from noonday.store import Row, Store, runs, settlements, workers
-from noonday.store.runs import held_key, key_of
+from noonday.store.runs import held_key, key_of, lease_of
 from noonday.store.settlements import Settlement
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
@@ -79,31 +78,18 @@ class Reaper:
         for row, item in zip(rows, items, strict=True):
             if item.held in written:
                 self._metrics.lease_expired()
-                tally.ended(self._metrics, _lease(row), item.transition, item.outcome)
+                tally.ended(self._metrics, lease_of(row), item.transition, item.outcome)
                 log.warning("lease.expired", run_id=str(key_of(row)), attempt=row["attempt"])
         return len(written)
 
 
-def _lease(row: Row) -> Lease:
-    return Lease(
-        run=key_of(row),
-        tenant_id=row["tenant_id"],
-        attempt=row["attempt"],
-        lease_version=row["lease_version"],
-        failures=row["failures"],
-        interruptions=row["interruptions"],
-        due_at=row["due_at"],
-        leased_at=row["leased_at"],
-    )
-
-
 def _settlement(row: Row, now: datetime) -> Settlement:
     policy = _policy(row["spec"])
-    return Settlement(held_key(row), lifecycle.expire(_lease(row), policy, now), _EXPIRED)
+    return Settlement(held_key(row), lifecycle.expire(lease_of(row), policy, now), _EXPIRED)
 
 
 def _policy(text: str) -> RetryPolicy:
-    """A job's policy. One that cannot be read is offered again, and the claim tells what is wrong."""
+    """A job's policy. One that cannot be read is offered again: the claim tells what is wrong."""
     try:
         return _spec.decode(text).retry_policy
     except msgspec.MsgspecError:

@@ -19,6 +19,7 @@ import structlog
 
 from noonday.domain import schedule
 from noonday.domain.model import EPOCH, SHARDS, JobSpec, Once
+from noonday.domain.ranking import LATE_COMMIT
 from noonday.store import (
     Row,
     Store,
@@ -40,10 +41,6 @@ BATCH: Final = 500
 LOOK_AHEAD: Final = timedelta(seconds=1)
 MOST_REASON: Final = 500
 """Characters kept of why a job was suspended."""
-LATE_COMMIT: Final = timedelta(seconds=5)
-"""A floor stays this much below the clock: no transaction of ours is open for longer."""
-SWEEP_SEC: Final = 10.0
-RENEW_SEC: Final = 2.0
 OWN_MARGIN_SEC: Final = 2.0
 """How much earlier than the database we ourselves stop trusting our lease."""
 
@@ -171,7 +168,7 @@ class Scheduler:
             due = await timers.due(tx, floor, until, owned, BATCH)
             # Shards that came, or a straggler that was found, while we read: we did not look there.
             if self._floor == floor and self.epochs.keys() <= set(owned):
-                self._floor = min(due[0]["due_at"] if due else now, now - LATE_COMMIT)
+                self._floor = min(due[0]["due_at"] if due else until, now - LATE_COMMIT)
             near = None if due else await timers.next_due(tx, now, now + LOOK_AHEAD, owned)
         self._sleep_sec = (near - now).total_seconds() if near else None
         return now, due

@@ -45,8 +45,8 @@ CLAIM_BATCH: Final = 500
 SETTLE_BATCH: Final = 1_000
 UNSETTLED: Final = 10_000
 """More outcomes than this wait to be written: claim no more."""
-SWEEP_SEC: Final = 10.0
-BEAT_SEC: Final = 0.5
+PACE_SEC: Final = 0.01
+"""For few free slots it is not claimed more often than this."""
 REPORT_SEC: Final = 2.0
 OVERTIME_SEC: Final = 2.0
 """An executor that does not keep its own deadline is cut off this much later."""
@@ -95,6 +95,7 @@ class Worker:
         self._in_doubt = False
         self._clock = EPOCH
         self._more = False
+        self._claimed_at = 0.0
         self._reported_at = 0.0
         self.wake_claim: Callable[[], None] = _nobody
         """Called when slots have become free while more runs wait."""
@@ -116,14 +117,23 @@ class Worker:
             await self._let_go_of_unknown()
         started = 0
         for lane, floors in self._floors.items():
-            # A claim for few slots costs nearly what one for many does.
-            if self.free < max(1, self._slots // 8):
+            if self.free == 0 or self._is_too_soon():
                 break
             started += await self._claim(lane, floors, min(self.free, CLAIM_BATCH))
         return started
 
+    def sleep_for(self) -> float | None:
+        """Seconds until the next claim, while free slots and waiting runs are known of."""
+        return PACE_SEC if self._more and self.free else None
+
+    def _is_too_soon(self) -> bool:
+        """A claim for few slots costs nearly what one for many does: let more become free."""
+        recently = time.monotonic() - self._claimed_at < PACE_SEC
+        return recently and self.free < self._slots // 8
+
     async def _claim(self, lane: str, floors: Floors, limit: int) -> int:
         asked, used = time.monotonic(), floors.each()
+        self._claimed_at = asked
         self._in_doubt = True
         async with self._store.transaction() as tx:
             claimed = await runs.claim(tx, lane, used, limit, AGEING_STEP, self.id)

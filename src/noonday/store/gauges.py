@@ -7,13 +7,14 @@ from typing import Final
 from noonday.store import Row, Tx
 
 LANES: Final = """
-SELECT lane,
-       count(*) FILTER (WHERE state = 'READY' AND claimable) AS ready,
-       coalesce(extract(epoch FROM coalesce($1, now()) -
-           min(ready_at) FILTER (WHERE state = 'READY' AND claimable)), 0)::float8 AS oldest_age_sec,
-       count(*) FILTER (WHERE state = 'RUNNING') AS running,
-       count(*) FILTER (WHERE state = 'RUNNING' AND locked_until < coalesce($1, now())) AS past_lease
-FROM runs GROUP BY lane
+SELECT lane, count(*) FILTER (WHERE ready) AS ready,
+       coalesce(extract(epoch FROM max(now - ready_at) FILTER (WHERE ready)), 0)::float8
+           AS oldest_age_sec,
+       count(*) FILTER (WHERE running) AS running,
+       count(*) FILTER (WHERE running AND locked_until < now) AS past_lease
+FROM (SELECT *, state = 'READY' AND claimable AS ready, state = 'RUNNING' AS running,
+             coalesce($1, now()) AS now FROM runs) AS run
+GROUP BY lane
 """
 
 

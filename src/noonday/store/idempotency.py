@@ -7,7 +7,7 @@ committed or rolled back by then. A key and its job stand or fall together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -114,15 +114,3 @@ async def store(tx: Tx, answers: Sequence[Stored], now: datetime) -> None:
     if answers:
         rows = [(*answer.id, *answer[1:]) for answer in answers]
         await tx.execute(STORE, *columns(rows, 7), now)
-
-
-PRUNE: Final = """
-DELETE FROM idempotency_keys WHERE (key, tenant_id, route) IN (
-    SELECT key, tenant_id, route FROM idempotency_keys
-    WHERE created_at < coalesce($2, now()) - $1::interval ORDER BY created_at LIMIT $3)
-"""
-
-
-async def prune(tx: Tx, older_than: timedelta, limit: int) -> int:
-    """Forget keys that were used longer ago than they are kept; how many."""
-    return await tx.execute(PRUNE, older_than, tx.now, limit)

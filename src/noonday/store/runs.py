@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from noonday.domain.lifecycle import Lease
 from noonday.domain.model import Kind, RunKey
 from noonday.store import Row, Tx, columns
 
@@ -46,6 +47,20 @@ class Ended(NamedTuple):
 def key_of(row: Row) -> RunKey:
     """The key of a run's, an execution's or a ledger's row."""
     return RunKey(row["job_id"], Kind(row["kind"]), row["occurrence_at"])
+
+
+def lease_of(row: Row) -> Lease:
+    """The lease that a run's row tells of."""
+    return Lease(
+        run=key_of(row),
+        tenant_id=row["tenant_id"],
+        attempt=row["attempt"],
+        lease_version=row["lease_version"],
+        failures=row["failures"],
+        interruptions=row["interruptions"],
+        due_at=row["due_at"],
+        leased_at=row["leased_at"],
+    )
 
 
 def held_key(row: Row) -> Held:
@@ -296,7 +311,7 @@ RETURNING r.job_id, r.occurrence_at, r.kind, r.lease_version
 
 
 async def hand_back(tx: Tx, leases: Sequence[Held]) -> set[Held]:
-    """RUNNING → READY before anything was sent: no execution, no number; the version stays risen."""
+    """RUNNING → READY before anything was sent: no execution, no number, but a risen version."""
     return {held_key(row) for row in await tx.rows(HAND_BACK, *columns(leases, 4), tx.now)}
 
 
@@ -365,6 +380,55 @@ WHERE o.job_id = e.job_id AND o.occurrence_at = e.occurrence_at AND o.kind = e.k
 async def cancel(tx: Tx, job_id: UUID, reason: str) -> int:
     """READY (held or not) and RETRYING → CANCELLED for all runs of a job; how many."""
     return await tx.execute(CANCEL, job_id, reason, tx.now)
+
+
+LOCK_JOB: Final = """
+SELECT count(*) FROM (
+    SELECT FROM runs WHERE job_id = $1 ORDER BY occurrence_at, kind FOR UPDATE
+) AS locked
+"""
+
+
+async def lock_job(tx: Tx, job_id: UUID) -> int:
+    """Keep all runs of a job as they are until the transaction ends; how many.
+
+    Claims and settles that are under way come first; later statements see what they wrote. The
+    shard must be owned, so that no run is added.
+    """
+    count: int = await tx.value(LOCK_JOB, job_id)
+    return count
+
+
+REQUEST_CANCEL: Final = """
+UPDATE runs SET cancel_reason = $2 WHERE job_id = $1 AND state = 'RUNNING'
+"""
+
+
+async def request_cancel(tx: Tx, job_id: UUID, reason: str) -> int:
+    """Note on what runs of a job that it is not to be tried again; how many."""
+    return await tx.execute(REQUEST_CANCEL, job_id, reason)
+
+
+END_CANCELLED: Final = f"""
+WITH ended AS (
+    DELETE FROM runs AS r USING {_KEYS}) AS i(job_id, occurrence_at, kind, lease_version)
+    WHERE {_SAME_RUN.format("r", "i")} AND r.cancel_reason IS NOT NULL
+      AND r.state IN ('READY', 'RETRYING')
+    RETURNING r.job_id, r.occurrence_at, r.kind, r.attempt, r.cancel_reason
+)
+UPDATE occurrences AS o
+SET outcome = 'CANCELLED', reason = e.cancel_reason, ended_at = coalesce($5, now()),
+    attempts = e.attempt
+FROM ended AS e
+WHERE {_SAME_RUN.format("o", "e")} AND o.outcome IS NULL
+  AND o.occurrence_at >= $6 AND o.occurrence_at <= $7
+"""
+
+
+async def end_cancelled(tx: Tx, leases: Sequence[Held]) -> int:
+    """READY and RETRYING → CANCELLED for those whose cancellation was noted while they ran."""
+    moments = [held.occurrence_at for held in leases]
+    return await tx.execute(END_CANCELLED, *columns(leases, 4), tx.now, min(moments), max(moments))
 
 
 # --- reads ------------------------------------------------------------------------------------

@@ -174,6 +174,7 @@ CREATE TABLE runs (
     worker_id       uuid,
     leased_at       timestamp with time zone,
     locked_until    timestamp with time zone,
+    cancel_reason   text,
     CONSTRAINT runs_pkey PRIMARY KEY (job_id, occurrence_at, kind),
     CONSTRAINT runs_claimable CHECK ((claimable = ((state = 'RUNNING'::text) OR ((state = 'READY'::text) AND (hold IS NULL))))),
     CONSTRAINT runs_hold CHECK (((hold IS NULL) OR ((state = 'READY'::text) AND (hold_key IS NOT NULL)))),

@@ -38,6 +38,9 @@ async def apply(tx: Tx, settlements: Sequence[Settlement]) -> set[Held]:
     written: set[Held] = set()
     for event, batch in by_event.items():
         written |= await WRITERS[event](tx, batch)
+    offered = [held for event in GOES_ON for held, *_ in by_event.get(event, ())]
+    if offered:
+        await runs.end_cancelled(tx, offered)
     return written
 
 
@@ -62,6 +65,9 @@ async def _release(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
 async def _hand_back(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
     return await runs.hand_back(tx, [one.held for one in batch])
 
+
+GOES_ON: Final = (Event.RETRY, Event.INTERRUPT, Event.EXPIRE, Event.HAND_BACK)
+"""After these a run would be tried again, unless its job was cancelled meanwhile."""
 
 WRITERS: Final[dict[Event, Callable[[Tx, Sequence[Settlement]], Awaitable[set[Held]]]]] = {
     Event.COMPLETE: _complete,

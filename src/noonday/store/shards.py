@@ -30,7 +30,8 @@ SELECT shard FROM shards
 WHERE owner_id IS NULL OR leased_until < coalesce($1, now()) ORDER BY shard LIMIT $2
 """
 TAKE: Final = """
-UPDATE shards SET owner_id = $2, epoch = epoch + 1, leased_until = coalesce($3, now()) + $4::interval
+UPDATE shards
+SET owner_id = $2, epoch = epoch + 1, leased_until = coalesce($3, now()) + $4::interval
 WHERE shard = ANY($1::int[]) AND (owner_id IS NULL OR leased_until < coalesce($3, now()))
 RETURNING shard, epoch
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Sequence
 from datetime import timedelta
@@ -14,6 +15,12 @@ SECRET_BYTES: Final = 32
 MAX_PAYLOAD_BYTES: Final = 1_048_576
 OVERLAP: Final = timedelta(hours=24)
 """How long the secret before a rotation is still signed with."""
+
+
+def written(secret: bytes) -> str:
+    """A signing secret as people see it (Standard Webhooks 1.0)."""
+    return f"whsec_{base64.b64encode(secret).decode()}"
+
 
 NEXT_ID: Final = "SELECT nextval(pg_get_serial_sequence('tenants', 'id'))::int"
 CREATE: Final = """
@@ -46,14 +53,6 @@ ONE: Final = f"SELECT {_SHOWN} FROM tenants WHERE name = $1"
 async def one(tx: Tx, name: str) -> Row | None:
     """The tenant of that name."""
     return await tx.row(ONE, name)
-
-
-BY_ID: Final = f"SELECT {_SHOWN} FROM tenants WHERE id = $1"
-
-
-async def by_id(tx: Tx, tenant_id: int) -> Row | None:
-    """The tenant with that id."""
-    return await tx.row(BY_ID, tenant_id)
 
 
 PAGE: Final = f"SELECT {_SHOWN} FROM tenants WHERE id > $1 ORDER BY id LIMIT $2"

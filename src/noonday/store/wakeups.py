@@ -24,8 +24,10 @@ NOTIFY: Final = "SELECT pg_notify($1, $2)"
 class Wakeups:
     """Sends and hears wake-ups over one direct connection, made again whenever it is lost."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, notified: Callable[[str], None] = lambda _: None) -> None:
+        """``notified`` is told of each wake-up that was ``sent`` or ``heard``."""
         self._store = store
+        self._notified = notified
         self._asked: set[str] = set()
         self._ask = asyncio.Event()
         self._listeners: dict[str, list[Callable[[], None]]] = {}
@@ -66,6 +68,7 @@ class Wakeups:
             asked, self._asked = self._asked, set()
             for kind in asked:
                 await connection.value(NOTIFY, CHANNEL, kind)
+                self._notified("sent")
             await asyncio.sleep(PAUSE_SEC)
         raise StoreUnavailable("the connection for wake-ups was lost")
 
@@ -74,5 +77,6 @@ class Wakeups:
         self._ask.set()
 
     def _heard(self, kind: str) -> None:
+        self._notified("heard")
         for wake in self._listeners.get(kind, ()):
             wake()

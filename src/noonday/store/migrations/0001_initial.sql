@@ -143,6 +143,7 @@ CREATE TABLE runs (
     worker_id       uuid,
     leased_at       timestamptz,
     locked_until    timestamptz,
+    cancel_reason   text,                             -- its job was cancelled while it ran
     PRIMARY KEY (job_id, occurrence_at, kind),
     CONSTRAINT runs_lease CHECK (
         (state = 'RUNNING') = (worker_id IS NOT NULL)

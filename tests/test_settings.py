@@ -95,7 +95,7 @@ def test_all_faults_are_reported_together_each_with_its_key(here: Path) -> None:
     )
     keys = [fault.partition(":")[0] for fault in faults]
     assert sorted(keys) == [
-        "--worker-name",
+        "--name",
         "NOONDAY_POOL_SIZE",
         "database_url",
         "hots",

@@ -91,7 +91,7 @@ def test_an_option_of_a_role_is_checked_like_any_setting(run: Callable[..., Any]
     result = run("worker", "--slots", "0", "--grace-sec", "-1")
     assert result.exit_code == 2
     assert "--slots: " in result.stderr
-    assert "--worker-grace-sec: " in result.stderr
+    assert "--grace-sec: " in result.stderr
 
 
 def test_without_an_address_a_client_command_says_how_to_give_one(run: Callable[..., Any]) -> None:

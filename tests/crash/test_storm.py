@@ -1,0 +1,125 @@
+"""Everything at once: all kinds of jobs, a moody receiver, and processes that die at random."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from noonday.client import NoondayClientError
+from tests.support.cluster import Cluster, Member
+from tests.support.receivers import Answer
+
+SEED = int(os.environ.get("NOONDAY_TEST_SEED", "20270314"))
+STORM_SEC = float(os.environ.get("NOONDAY_TEST_STORM_SEC", "12"))
+"""A drill may take other and longer ones."""
+
+RECURRING: list[dict[str, Any]] = [
+    {"type": "cron", "cron": "* * * * * *", "overlap": "allow"},
+    {"type": "cron", "cron": "* * * * * *", "jitter_sec": 2},
+    {"type": "cron", "cron": "*/2 * * * * *", "timezone": "Europe/Paris"},
+    {"type": "cron", "cron": "*/3 * * * * *", "overlap": "allow", "jitter_sec": 1},
+    {"type": "interval", "interval_sec": 1},
+    {"type": "interval", "interval_sec": 2, "overlap": "allow"},
+]
+ONE_OFF: list[dict[str, Any]] = [
+    {"type": "once"},
+    {"type": "once", "delay": "PT2S"},
+    {"type": "once", "delay": "PT1S", "jitter_sec": 2},
+]
+MOODS = {
+    "/well": [Answer()],
+    "/moody": [Answer(), Answer(500), Answer(429), Answer(drop="before"), Answer(drop="within")],
+    "/never": [Answer(404)],
+}
+
+
+class Storm:
+    """Kills, stops and restarts members of a cluster, one fault at a time for each."""
+
+    def __init__(self, members: list[Member], chance: random.Random) -> None:
+        self._members = members
+        self._chance = chance
+        self._struck: dict[Member, asyncio.Task[None]] = {}
+        self.log: list[str] = []
+
+    async def rage(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            free = [m for m in self._members if m not in self._struck or self._struck[m].done()]
+            if free:
+                member = self._chance.choice(free)
+                fault = self._chance.choices([self._kill, self._stop, self._freeze], [4, 1, 2])[0]
+                self.log.append(f"{fault.__name__} {member.role} {member.pid}")
+                self._struck[member] = asyncio.create_task(fault(member))
+            await asyncio.sleep(self._chance.uniform(0.3, 1.2))  # its rhythm
+        await asyncio.gather(*self._struck.values())
+
+    async def _kill(self, member: Member) -> None:
+        member.kill()
+        member.start()
+
+    async def _stop(self, member: Member) -> None:
+        member.signal(signal.SIGTERM)
+        await member.ended(15)
+        member.start()
+
+    async def _freeze(self, member: Member) -> None:
+        member.freeze()
+        await asyncio.sleep(self._chance.uniform(1, 8))  # shorter and longer than a lease
+        member.thaw()
+
+
+@asynccontextmanager
+async def customers(cluster: Cluster, chance: random.Random) -> AsyncIterator[None]:
+    """Clients that create one-off jobs and trigger others until the block ends."""
+    recurring = [
+        await cluster.post(chance.choice(list(MOODS)), schedule=schedule) for schedule in RECURRING
+    ]
+
+    async def create() -> None:
+        body = cluster.body(chance.choice(list(MOODS)), schedule=chance.choice(ONE_OFF))
+        async with cluster.client(timeout_sec=5) as client:
+            cluster.acknowledge(await client.jobs.create(body))
+
+    async def trigger() -> None:
+        async with cluster.client(timeout_sec=5) as client:
+            await client.jobs.trigger(str(chance.choice(recurring)))
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_again_and_again(act)) for act in (create, create, trigger)]
+        yield
+        for task in tasks:
+            task.cancel()
+
+
+async def _again_and_again(act: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await act()
+        except NoondayClientError:
+            pass  # what was not acknowledged was not promised
+        await asyncio.sleep(0.05)
+
+
+async def test_a_storm_of_kills_loses_nothing_and_doubles_nothing(cluster: Cluster) -> None:
+    chance = random.Random(SEED)
+    for path, answers in MOODS.items():
+        cluster.receiver.answer(path, *chance.choices(answers, k=2_000))
+    members = await cluster.start("api", "api", "scheduler", "scheduler", "worker", "worker")
+    storm = Storm(members, chance)
+    async with customers(cluster, chance):
+        await storm.rage(STORM_SEC)
+        await asyncio.gather(*(member.ready(30) for member in members))
+    await cluster.drain(40)
+    print(
+        f"seed {SEED}, {len(cluster.acknowledged)} jobs, {len(cluster.receiver.requests)} requests"
+    )
+    print(storm.log)
+    assert len(storm.log) > STORM_SEC / 2
+    assert await cluster.check() == []

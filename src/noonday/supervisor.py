@@ -87,11 +87,23 @@ class Child:
             code = self.process.returncode
             self._let_go()
             self.failures = 0 if now - self.started_at > STEADY_SEC else self.failures + 1
-            pause = min(SHORTEST_PAUSE_SEC * 2**self.failures, LONGEST_PAUSE_SEC)
-            self.start_again_at = now + pause
-            log.error("child.ended", role=self.role, status=code, wait_sec=pause)
+            self._pause(now)
+            log.error(
+                "child.ended", role=self.role, status=code, wait_sec=self.start_again_at - now
+            )
         if self.process is None and now >= self.start_again_at:
-            self.start()
+            try:
+                self.start()
+            except OSError as error:
+                # No memory or no process to be had just now, or it died before it was told.
+                self._let_go()
+                self.failures += 1
+                self._pause(now)
+                log.error("child.not_started", role=self.role, error=str(error))
+
+    def _pause(self, now: float) -> None:
+        pause = min(SHORTEST_PAUSE_SEC * 2 ** min(self.failures, 16), LONGEST_PAUSE_SEC)
+        self.start_again_at = now + pause
 
     def tell_to_stop(self) -> None:
         """SIGTERM: it stops in order."""

@@ -29,6 +29,8 @@ MATERIALIZE = "DELETE FROM timers"
 OUTCOME = "SELECT outcome FROM occurrences WHERE job_id = $1 AND outcome IS NOT NULL"
 WRITTEN_AT = "SELECT materialized_at FROM occurrences WHERE job_id = $1"
 NOW = "SELECT clock_timestamp()"
+STEAL = "UPDATE shards SET leased_until = now() - interval '1 s'"
+TERMS = "SELECT min(epoch) FROM shards"
 LAPSE = """
 WITH late AS (UPDATE shards SET leased_until = now() - interval '1 s'
               WHERE owner_id IN (SELECT id FROM workers WHERE pid = $1))
@@ -91,6 +93,18 @@ async def test_no_boundary_is_lost_or_doubled_however_often_schedulers_are_kille
         await cluster.execute(LAPSE, pid)
         assert await cluster.until(OUTCOME, job) == "COMPLETE"
         await victim.ready()
+    await cluster.drain()
+    assert await cluster.check() == []
+
+
+async def test_shards_that_are_lost_and_taken_again_and_again_fire_everything_once(
+    cluster: Cluster,
+) -> None:
+    await a_pair(cluster)
+    for _ in range(5):
+        terms = await cluster.value(TERMS)
+        await cluster.execute(STEAL)
+        await cluster.until(f"SELECT ({TERMS}) > $1", terms)
     await cluster.drain()
     assert await cluster.check() == []
 

@@ -8,10 +8,10 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from noonday.client import NoondayClientError
+from noonday.client import AsyncClient, NoondayClientError
 from tests.support.cluster import Cluster, Member
 from tests.support.receivers import Answer
 
@@ -82,29 +82,30 @@ async def customers(cluster: Cluster, chance: random.Random) -> AsyncIterator[No
         await cluster.post(chance.choice(list(MOODS)), schedule=schedule) for schedule in RECURRING
     ]
 
-    async def create() -> None:
-        body = cluster.body(chance.choice(list(MOODS)), schedule=chance.choice(ONE_OFF))
-        async with cluster.client(timeout_sec=5) as client:
-            cluster.acknowledge(await client.jobs.create(body))
+    async def create(client: AsyncClient) -> None:
+        retries = {"base_sec": 0.1, "cap_sec": 0.5, "max_attempts": chance.choice([2, 20])}
+        path, schedule = chance.choice(list(MOODS)), chance.choice(ONE_OFF)
+        body = cluster.body(path, schedule=schedule, retry_policy=retries)
+        cluster.acknowledge(await client.jobs.create(body))
 
-    async def trigger() -> None:
-        async with cluster.client(timeout_sec=5) as client:
-            await client.jobs.trigger(str(chance.choice(recurring)))
+    async def trigger(client: AsyncClient) -> None:
+        await client.jobs.trigger(str(chance.choice(recurring)))
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_again_and_again(act)) for act in (create, create, trigger)]
+        tasks = [
+            group.create_task(_again_and_again(cluster, act)) for act in (create, create, trigger)
+        ]
         yield
         for task in tasks:
             task.cancel()
 
 
-async def _again_and_again(act: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        try:
-            await act()
-        except NoondayClientError:
-            pass  # what was not acknowledged was not promised
-        await asyncio.sleep(0.05)
+async def _again_and_again(cluster: Cluster, act: Callable[[AsyncClient], Awaitable[None]]) -> None:
+    async with cluster.client(timeout_sec=5) as client:
+        while True:
+            with suppress(NoondayClientError):  # what was not acknowledged was not promised
+                await act(client)
+            await asyncio.sleep(0.05)
 
 
 async def test_a_storm_of_kills_loses_nothing_and_doubles_nothing(cluster: Cluster) -> None:
@@ -117,9 +118,7 @@ async def test_a_storm_of_kills_loses_nothing_and_doubles_nothing(cluster: Clust
         await storm.rage(STORM_SEC)
         await asyncio.gather(*(member.ready(30) for member in members))
     await cluster.drain(40)
-    print(
-        f"seed {SEED}, {len(cluster.acknowledged)} jobs, {len(cluster.receiver.requests)} requests"
-    )
-    print(storm.log)
+    jobs, requests = len(cluster.acknowledged), len(cluster.receiver.requests)
+    print(f"seed {SEED}: {jobs} jobs, {requests} requests, {storm.log}")
     assert len(storm.log) > STORM_SEC / 2
     assert await cluster.check() == []

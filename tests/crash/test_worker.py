@@ -27,6 +27,7 @@ SELECT count(*) FROM runs WHERE job_id = $1 AND locked_until > leased_at + inter
        AND locked_until > now() + interval '4.5 s'
 """
 SETTLE = "DELETE FROM runs"
+HOLDER = "SELECT concat_ws(' ', state, lease_version) FROM runs WHERE job_id = $1"
 IN_TRANSACTION = """
 SELECT count(*) FROM pg_stat_activity
 WHERE state = 'idle in transaction' AND query ~ $1 AND datname = current_database()
@@ -111,11 +112,11 @@ async def test_a_worker_that_slept_through_its_lease_cannot_settle(cluster: Clus
     await assert_good(cluster)
 
 
-async def test_a_worker_stopped_within_its_settle_changes_nothing_when_it_goes_on(
+async def test_a_worker_stopped_within_its_settle_cannot_complete_a_run_that_was_taken_over(
     cluster: Cluster,
 ) -> None:
-    _, _, sleeper = await cluster.start("api", "scheduler", "worker")
     cluster.receiver.answer("/", Answer(hold=True))
+    _, _, sleeper = await cluster.start("api", "scheduler", "worker")
     job = await cluster.post()
     await cluster.receiver.wait_for(1)
     await cluster.until(GRANTED)
@@ -125,13 +126,16 @@ async def test_a_worker_stopped_within_its_settle_changes_nothing_when_it_goes_o
         cluster.receiver.release()
         await blocked(cluster.store, SETTLE)
         sleeper.freeze()
+        cluster.receiver.hold()
     await cluster.until(IN_TRANSACTION, SETTLE)
     await cluster.start("worker")
-    assert await history(cluster, job) == "1 1 LEASE_EXPIRED, 2 2 SUCCESS"
+    await cluster.receiver.wait_for(2, 20)
     sleeper.thaw()
     await eventually(lambda: sleeper.said("settle.stale"))
     assert await sleeper.metric("noonday_stale_settles_total") == 1
-    assert await cluster.value(HISTORY, job) == "1 1 LEASE_EXPIRED, 2 2 SUCCESS"
+    assert await cluster.value(HOLDER, job) == "RUNNING 2"
+    cluster.receiver.release()
+    assert await history(cluster, job) == "1 1 LEASE_EXPIRED, 2 2 SUCCESS"
     await assert_good(cluster)
 
 

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noonday.domain.model import RetryPolicy
-from noonday.domain.retry import JITTER, RETRY_AFTER_SLACK, backoff, delay
+from noonday.domain.retry import (
+    JITTER,
+    LONGEST_SEC,
+    RETRY_AFTER_SLACK,
+    SHORTEST_SEC,
+    backoff,
+    delay,
+)
 
 SECOND = timedelta(seconds=1)
 TICK = timedelta(microseconds=1)
@@ -19,9 +26,9 @@ EVERY_RUN = settings(derandomize=True, deadline=None)
 policies = st.builds(
     RetryPolicy,
     max_attempts=st.integers(1, 5_000),
-    base_sec=st.floats(0.001, 100_000),
-    factor=st.floats(0.1, 1_000),
-    cap_sec=st.floats(0.001, 3_000_000),
+    base_sec=st.floats(-1, 100_000) | st.just(1e300),
+    factor=st.floats(-1, 1_000) | st.just(1e300),
+    cap_sec=st.floats(-1, 3_000_000) | st.just(1e300),
 )
 failures = st.integers(0, 1_000_000)
 chances = st.floats(0, 1, exclude_max=True)
@@ -76,9 +83,10 @@ def test_the_longest_retry_after_does_not_break_the_arithmetic() -> None:
 @EVERY_RUN
 @given(policies, failures)
 def test_a_backoff_lies_between_base_and_cap(policy: RetryPolicy, number: int) -> None:
-    waited = backoff(policy, number)
-    low, high = sorted((min(policy.base_sec, policy.cap_sec), policy.cap_sec))
-    assert timedelta(seconds=low) - TICK <= waited <= timedelta(seconds=high) + TICK
+    cap = min(max(policy.cap_sec, SHORTEST_SEC), LONGEST_SEC)
+    base = min(max(policy.base_sec, SHORTEST_SEC), cap)
+    waited = backoff(policy, number).total_seconds()
+    assert base - 0.001 <= waited <= cap + 0.001
 
 
 @EVERY_RUN
@@ -93,6 +101,7 @@ def test_a_delay_is_positive_and_bounded(
     policy: RetryPolicy, number: int, retry_after: timedelta | None, chance: float
 ) -> None:
     waited = delay(policy, number, retry_after, chance)
-    longest = timedelta(seconds=policy.cap_sec) * (1 + JITTER) + RETRY_AFTER_SLACK + TICK
+    cap = min(max(policy.cap_sec, SHORTEST_SEC), LONGEST_SEC)
+    longest = timedelta(seconds=cap) * (1 + JITTER) + RETRY_AFTER_SLACK + TICK
     assert timedelta(0) < waited <= longest
     assert waited >= backoff(policy, number)

@@ -52,6 +52,7 @@ async def test_each_is_ready_when_its_own_time_has_come(store: Store, parts: Par
 
 async def test_it_sleeps_until_the_next_is_due(store: Store, parts: Parts) -> None:
     retries = parts.retries()
+    store.now = T
     await retries.tick()
     assert retries.sleep_for() is None
     await waiting(store, 10, 25)

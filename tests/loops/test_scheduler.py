@@ -115,6 +115,23 @@ def every(step: timedelta, start: datetime, end: datetime) -> list[datetime]:
     return [start + n * step for n in range((end - start) // step)]
 
 
+async def test_after_a_long_time_down_a_tick_stays_small_and_lets_every_job_have_its_turn(
+    store: Store, parts: Parts
+) -> None:
+    store.now = T - DAY
+    many = await arm(store, EVERY_MINUTE, T - DAY, count=300)
+    (fresh,) = await arm(store, Once(T), T)
+    scheduler = parts.scheduler()
+    store.now = T
+    await scheduler.keep_shards()
+    assert await scheduler.tick() == 301
+    assert await ledger(store, fresh) == [(T, None, None)]
+    for job in many:
+        assert 0 < len(await ledger(store, job)) <= 10
+    assert await scheduler.tick() == 300
+    assert len({len(await ledger(store, job)) for job in (many[0], many[-1])}) == 1
+
+
 # --- overlap ----------------------------------------------------------------------------------
 
 

@@ -240,6 +240,23 @@ async def test_handing_back_an_unknown_claim_keeps_what_the_worker_knows_it_hold
     assert await outcomes(store) == ["COMPLETE"] * 3
 
 
+async def test_an_unknown_claim_of_a_job_that_was_cancelled_meanwhile_is_its_end(
+    store: Store, parts: Parts, linked: Store, link: Link
+) -> None:
+    (run,) = await ready(store)
+    executor = Scripted()
+    worker = parts.worker(executor, store=linked)
+    link.fault = "after commit"
+    with pytest.raises(CommitUnknown):
+        await worker.tick()
+    async with store.transaction() as tx:
+        assert await runs.request_cancel(tx, run.job_id, "deleted") == 1
+    assert await worker.tick() == 0
+    assert await outcomes(store) == ["CANCELLED"]
+    assert executor.attempts == []
+    assert not await broken(store)
+
+
 async def test_a_claim_that_never_happened_leaves_nothing_to_hand_back(
     store: Store, parts: Parts, linked: Store, link: Link
 ) -> None:

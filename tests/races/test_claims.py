@@ -16,6 +16,7 @@ from tests.support.seeds import OTHER_WORKER, WORKER
 from tests.support.stepping import Plan, Stage, Step, rollback
 
 NOW = datetime.now(UTC)
+MINUTE = timedelta(minutes=1)
 
 
 def claiming(limit: int, worker: object = WORKER) -> Step:
@@ -71,17 +72,36 @@ async def test_a_claim_that_meets_only_what_others_are_taking_knows_that_more_ma
         {"a": [claiming(20)], "b": [claiming(1)], "c": [claiming(60)]},
         ["a", "b", "c", "a", "b", "c"],
     )
-    assert played.results["b"][0] == Claimed([], drained=False)
+    assert not played.results["b"][0].rows
+    assert not played.results["b"][0].drained
     assert len(played.results["c"][0].rows) == 40
-    assert played.results["c"][0].drained, "all others were in the first claim's hands"
+    assert not played.results["c"][0].drained, "what the first claim has may come back"
 
 
-async def test_a_claim_that_took_all_it_may_does_not_know_whether_more_wait(store: Store) -> None:
-    await seed(store, 3)
+async def test_a_claim_knows_whether_more_wait(store: Store) -> None:
+    await seed(store, 4)
+    for expected in (False, True):
+        async with store.transaction() as tx:
+            assert (await claiming(3)(tx)).drained is expected  # type: ignore[attr-defined]
     async with store.transaction() as tx:
-        assert not (await claiming(3)(tx)).drained  # type: ignore[attr-defined]
+        assert await claiming(3)(tx) == Claimed([], {}, saw_all=True, drained=True)
+
+
+async def test_a_floor_does_not_pass_what_another_claim_held_and_gave_up(
+    store: Store, stage: Stage
+) -> None:
+    await seed(store, 100)
+    played = await stage.play(
+        {"a": [claiming(50), rollback], "b": [claiming(50)]}, ["a", "b", "b", "a", "a"]
+    )
+    claimed = played.results["b"][0]
+    assert len(claimed.rows) == 50
+    floors = Floors()
+    used = floors.each()
+    floors.claimed(used, claimed.lowest, datetime.now(UTC) + MINUTE, everything=claimed.saw_all)
     async with store.transaction() as tx:
-        assert await claiming(3)(tx) == Claimed([], drained=True)
+        again = await runs.claim(tx, "default", floors.each(), 50, AGEING_STEP, WORKER)
+    assert len(again.rows) == 50
 
 
 async def test_a_cancelled_run_is_not_claimed_and_a_claimed_one_not_cancelled(
@@ -127,10 +147,7 @@ async def test_ten_priorities_are_claimed_by_age_and_urgency_past_thousands_in_f
             used = floors.each()
             claimed = await runs.claim(tx, "default", used, 700, AGEING_STEP, WORKER)
         assert claimed.rows
-        lowest: dict[int, datetime] = {}
-        for row in claimed.rows:
-            lowest[row["priority"]] = min(row["rank"], lowest.get(row["priority"], row["rank"]))
-        floors.claimed(used, lowest, store.now, everything=claimed.drained)
+        floors.claimed(used, claimed.lowest, store.now, everything=claimed.saw_all)
         taken += sorted(effective(row["rank"], row["priority"]) for row in claimed.rows)
     assert taken == sorted(at for at, count in expected for _ in range(count))
     assert await _looked_at(store, floors) < 2_500, "the floors keep what is in flight out of sight"

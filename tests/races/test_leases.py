@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -17,13 +18,14 @@ from noonday.domain.model import (
     RetryPolicy,
     RunKey,
 )
-from noonday.store import Store, Tx, runs
+from noonday.store import Store, Tx, occurrences, runs
+from noonday.store.occurrences import Opening
 from noonday.store.runs import Held, held_key
 from noonday.store.settlements import Settlement
 from tests.races.conftest import EveryOrder
 from tests.support import seeds
 from tests.support.seeds import LEASE_SEC, OTHER_WORKER
-from tests.support.stepping import Plan, Step, rollback
+from tests.support.stepping import Plan, Stage, Step, rollback
 
 LEASED_AT = datetime.now(UTC)
 IN_TIME = LEASED_AT + timedelta(seconds=LEASE_SEC - 1)
@@ -324,6 +326,57 @@ async def test_after_a_cancel_nothing_is_tried_again_however_the_running_attempt
             run = runs.key_of(await tx.one("SELECT * FROM occurrences"))
         assert len(played.results["settle"][0]) == 1, "what runs is not ended by a cancel"
         assert await stands(store, run) == ENDS.get(event, "CANCELLED"), played
+
+
+async def test_a_cancel_and_a_batch_of_results_do_not_wait_for_each_other_in_a_circle(
+    store: Store, stage: Stage
+) -> None:
+    other = await leased(store)
+    first = await leased(store)
+    second = first._replace(occurrence_at=first.occurrence_at + timedelta(seconds=1))
+    async with store.transaction() as tx:
+        opening = Opening(*_columns(second), seeds.TENANT, LEASED_AT, 1, "default", 5)
+        assert await occurrences.open_now(tx, [opening], LEASED_AT) == 1
+        assert len(await seeds.claim(tx)) == 1
+    items = [
+        Settlement(seeds.held(run), SETTLED[event], seeds.FAILURE)
+        for run, event in (
+            (other, Event.COMPLETE),
+            (first, Event.RETRY),
+            (second, Event.COMPLETE),
+        )
+    ]
+    # By events, the second run would be written before the first.
+    for order in itertools.permutations(["held", "cancel", "settle"]):
+        plan: Plan = {
+            "held": [holding(first), rollback],
+            "cancel": [*cancelling(first.job_id), rollback],
+            "settle": [settling_all(items), rollback],
+        }
+        rest = ["held", "cancel", "cancel", "cancel", "settle"]
+        played = await stage.play(plan, [*order, *rest])
+        assert not played.errors, played
+
+
+def _columns(run: RunKey) -> tuple[UUID, datetime, int]:
+    return run.job_id, run.occurrence_at, run.kind
+
+
+def holding(run: RunKey) -> Step:
+    async def step(tx: Tx) -> None:
+        await tx.execute(
+            "SELECT FROM runs WHERE job_id = $1 AND occurrence_at = $2 FOR UPDATE",
+            *_columns(run)[:2],
+        )
+
+    return step
+
+
+def settling_all(items: list[Settlement]) -> Step:
+    async def step(tx: Tx) -> set[Held]:
+        return await seeds.settle(tx, *items)
+
+    return step
 
 
 async def test_a_run_whose_retry_is_due_is_cancelled_or_was_claimable_before(

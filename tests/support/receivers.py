@@ -156,6 +156,10 @@ class RecordingReceiver:
         """Let all held requests go on, and those that come later."""
         self._released.set()
 
+    def hold(self) -> None:
+        """From now on keep again what is to be held."""
+        self._released.clear()
+
     def of(self, path: str) -> list[Received]:
         return [request for request in self.requests if request.path == path]
 

@@ -166,7 +166,7 @@ def _failed(
 def _too_old(lease: Lease, policy: RetryPolicy, at: datetime) -> bool:
     if policy.max_age_sec is None:
         return False
-    return at > lease.due_at + timedelta(seconds=policy.max_age_sec)
+    return (at - lease.due_at).total_seconds() > policy.max_age_sec
 
 
 def _dead(execution: ExecutionStatus, reason: Reason) -> Transition:

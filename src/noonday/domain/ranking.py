@@ -45,8 +45,9 @@ class Floors:
     ) -> None:
         """Raise floors after a claim that looked from ``used`` on.
 
-        ``lowest`` has the lowest rank taken of each priority; ``everything`` says that the claim
-        was not cut off by its limit, so that a priority without any has nothing below the clock.
+        ``lowest`` has the lowest READY rank it saw of each priority, taken or not;
+        ``everything`` says that it was not cut off by its limit, so that a priority without any
+        has nothing below the clock.
         A floor that was lowered while the claim was under way stays: the claim did not look there.
         """
         ceiling = clock - LATE_COMMIT

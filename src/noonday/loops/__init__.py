@@ -69,6 +69,8 @@ class Loop:
         if self._task is not None:
             await asyncio.wait([self._task], timeout=within_sec)
             self._task.cancel()
+            # What a cancelled tick puts back must be back before anybody looks for it.
+            await asyncio.wait([self._task], timeout=within_sec)
 
     async def run(self) -> None:
         """Tick until told to finish, or cancelled."""
@@ -81,7 +83,7 @@ class Loop:
                 errors += 1
                 self._metrics.loop_failed(self.name)
                 log.exception("loop.failed", loop=self.name, error=type(error).__name__)
-                await asyncio.sleep(min(0.05 * 2**errors, LONGEST_BACKOFF_SEC))
+                await asyncio.sleep(min(0.05 * 2 ** min(errors, 16), LONGEST_BACKOFF_SEC))
                 continue
             errors = 0
             self._last_good = time.monotonic()

@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import product
 from typing import Final
 
 import msgspec
 import structlog
 
 from noonday.domain import lifecycle
-from noonday.domain.model import PRIORITIES, JobSpec, Outcome, OutcomeKind, RetryPolicy
+from noonday.domain.model import EPOCH, PRIORITIES, JobSpec, Outcome, OutcomeKind, RetryPolicy
+from noonday.domain.ranking import LATE_COMMIT
 from noonday.loops import tally
 from noonday.store import Row, Store, runs, settlements, workers
 from noonday.store.runs import held_key, key_of, lease_of
@@ -48,29 +50,46 @@ class Reaper:
         self._metrics = metrics
         self._wakeups = wakeups
         self._passed_at = 0.0
+        self._floors: dict[tuple[str, int], datetime] = {}
 
     async def tick(self) -> int:
-        """Settle expired leases, at most ``BATCH`` for each lane and priority; how many."""
+        """Settle expired leases, at most ``BATCH`` for each lane and priority; how many.
+
+        One lane and priority that fails does not keep the others from being looked after.
+        """
         started = time.monotonic()
         full = started - self._passed_at > FULL_PASS_SEC
         async with self._store.transaction() as tx:
             now = await tx.clock()
             granted = await workers.granted(tx)
-        count = 0
-        for lane in self._lanes:
-            for priority in PRIORITIES:
-                ceiling = granted.get(f"{lane}:{priority}")
-                if full or ceiling is not None:
-                    count += await self._reap(lane, priority, now if full else ceiling or now)
+        count, failed = 0, None
+        for lane, priority in product(self._lanes, PRIORITIES):
+            try:
+                if full:
+                    await self._find_floor(lane, priority, now)
+                ceiling = now if full else granted.get(f"{lane}:{priority}")
+                if ceiling is not None:
+                    count += await self._reap(lane, priority, ceiling)
+            except Exception as error:
+                failed = error
         if full:
             self._passed_at = started
         if count:
             self._wakeups.runs()
+        if failed is not None:
+            raise failed
         return count
 
-    async def _reap(self, lane: str, priority: int, ceiling: datetime) -> int:
+    async def _find_floor(self, lane: str, priority: int, now: datetime) -> None:
+        """Dead entries at the head of the index are passed over once, not each second."""
         async with self._store.transaction() as tx:
-            rows = await runs.expired(tx, lane, priority, ceiling + SLACK, BATCH)
+            lowest = await runs.lowest_claimable(tx, lane, priority)
+        self._floors[lane, priority] = min(lowest or now, now - LATE_COMMIT)
+
+    async def _reap(self, lane: str, priority: int, ceiling: datetime) -> int:
+        floor = self._floors.get((lane, priority), EPOCH)
+        async with self._store.transaction() as tx:
+            rows = await runs.expired(tx, lane, priority, ceiling + SLACK, BATCH, floor)
             if not rows:
                 return 0
             items = [_settlement(row, await tx.clock()) for row in rows]

@@ -38,6 +38,9 @@ from noonday.telemetry import Metrics
 
 ROLE: Final = "scheduler"
 BATCH: Final = 500
+MOST_ENTRIES: Final = 2_500
+"""Ledger rows that a tick writes, about. After a long time down each of its timers may stand for
+thousands: then all get their turn, a few rows each, in a transaction that ends in time."""
 LOOK_AHEAD: Final = timedelta(seconds=1)
 MOST_REASON: Final = 500
 """Characters kept of why a job was suspended."""
@@ -177,11 +180,12 @@ class Scheduler:
         ready: list[Due] = []
         unreadable: list[Unreadable] = []
         stale: list[Row] = []
+        limit = max(MOST_ENTRIES // len(due), 1)
         for row in due:
             if not row["current"]:
                 stale.append(row)
                 continue
-            planned = plan(row, epochs[row["shard"]], now)
+            planned = plan(row, epochs[row["shard"]], now, limit)
             (ready if isinstance(planned, Due) else unreadable).append(planned)  # type: ignore[arg-type]
         write = partial(self._write, epochs)
         for item, result in zip(ready, await batches.bisect(ready, write), strict=True):
@@ -200,7 +204,7 @@ class Scheduler:
                 [item.fired for item in batch],
                 [entry for item in batch for entry in item.entries],
                 [item.rearm for item in batch if item.rearm is not None],
-                await tx.clock(),
+                await tx.moment(),
             )
         self._metrics.materialized(written["ready"], written["missed"], written["skipped"])
         if written["ready"]:
@@ -223,13 +227,13 @@ class Scheduler:
             )
 
 
-def plan(row: Row, epoch: int, now: datetime) -> Due | Unreadable:
-    """What a due timer writes: its ledger rows, and its next timer. Whatever goes wrong with one
-    job is that job's own affair."""
+def plan(row: Row, epoch: int, now: datetime, limit: int) -> Due | Unreadable:
+    """What a due timer writes: its ledger rows, at most ``limit``, and its next timer. Whatever
+    goes wrong with one job is that job's own affair."""
     job_id: UUID = row["job_id"]
     try:
         spec = _spec.decode(row["spec"])
-        planned = schedule.plan(spec.schedule, row["occurrence_at"], job_id, now)
+        planned = schedule.plan(spec.schedule, row["occurrence_at"], job_id, now, limit)
         jitter = schedule.jitter(job_id, spec.schedule.jitter_sec)
     except Exception as error:
         return Unreadable.because(job_id, "the schedule cannot be computed", error)

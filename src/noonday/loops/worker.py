@@ -20,6 +20,7 @@ import structlog
 
 from noonday.domain import lifecycle
 from noonday.domain.errors import BlobMissing, CommitUnknown, SecretUnreadable, StoreUnavailable
+from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
     EPOCH,
     Attempt,
@@ -56,6 +57,7 @@ LOST_AT_SHUTDOWN: Final = "the worker was stopped"
 
 log = structlog.get_logger()
 _spec = msgspec.json.Decoder(JobSpec)
+_UNKNOWN: Final = (Transition(Event.HAND_BACK), Outcome(OutcomeKind.NOT_SENT))
 _UNREADABLE: Final = JobSpec(Once(EPOCH), HttpTarget(""))
 
 
@@ -143,26 +145,27 @@ class Worker:
         # Not before the commit: by its time we look for what an unknown claim took.
         self._clock, self._in_doubt = clock, False
         self._more = not claimed.drained
-        lowest = self._note_ranks(lane, claimed.rows)
-        floors.claimed(used, lowest, clock, everything=claimed.drained)
+        self._note_ranks(lane, claimed.rows)
+        floors.claimed(used, claimed.lowest, clock, everything=claimed.saw_all)
         for row in claimed.rows:
             self._start(row, asked)
         return len(claimed.rows)
 
-    def _note_ranks(self, lane: str, rows: Sequence[Row]) -> dict[int, datetime]:
-        lowest: dict[int, datetime] = {}
+    def _note_ranks(self, lane: str, rows: Sequence[Row]) -> None:
         for row in rows:
-            priority, rank = row["priority"], row["rank"]
-            lowest[priority] = min(rank, lowest.get(priority, rank))
-            name = f"{lane}:{priority}"
-            self._granted[name] = max(rank, self._granted.get(name, rank))
-        return lowest
+            name = f"{lane}:{row['priority']}"
+            self._granted[name] = max(row["rank"], self._granted.get(name, row["rank"]))
 
     async def _let_go_of_unknown(self) -> None:
-        """The answer to a claim was lost: hand back what we hold without knowing of it."""
-        async with self._store.transaction() as tx:
-            unknown = await runs.held_since(tx, self.id, self._clock)
-            await runs.hand_back(tx, sorted(unknown))
+        """The answer to a claim was lost: hand back what we hold without knowing of it.
+
+        What is in flight is known, whatever the database's clock says after a failover.
+        """
+        for lane, floors in self._floors.items():
+            async with self._store.transaction() as tx:
+                found = await runs.held_since(tx, lane, floors.each(), self.id, self._clock)
+                unknown = found - self._flights.keys()
+                await settlements.apply(tx, [Settlement(held, *_UNKNOWN) for held in unknown])
         self._in_doubt = False
 
     async def sweep(self) -> int:

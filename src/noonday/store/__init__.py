@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, Self, TypeAlias, cast
 import asyncpg
 
 from noonday.domain.errors import CommitUnknown, StoreUnavailable
-from noonday.store.connections import connect_arguments
+from noonday.store.connections import connect_arguments, notice_silence
 
 Row: TypeAlias = Mapping[str | int, Any]
 """A row, by column name or position."""
@@ -100,6 +100,12 @@ class Tx:
         if self.now is not None:
             return self.now
         return cast(datetime, await self.value("SELECT now()"))
+
+    async def moment(self) -> datetime:
+        """The database's time now, not when the transaction began: it may have waited since."""
+        if self.now is not None:
+            return self.now
+        return cast(datetime, await self.value("SELECT clock_timestamp()"))
 
 
 class DirectConnection:
@@ -204,6 +210,7 @@ class Store:
             connection = await asyncpg.connect(self._direct_dsn, **arguments)
         try:
             with unavailable():
+                notice_silence(connection)
                 await connection.execute("SET statement_timeout = 0")
                 yield DirectConnection(connection)
         finally:
@@ -248,7 +255,12 @@ class unavailable:  # noqa: N801 - reads as a statement
         return None
 
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, _UNAVAILABLE) and not isinstance(error, StoreUnavailable):
+        if isinstance(error, StoreUnavailable):
+            return
+        if isinstance(error, asyncpg.CheckViolationError) and not error.constraint_name:
+            # Not the row's fault: it fits into no partition, since the janitor is behind.
+            raise StoreUnavailable(f"a partition is missing: {error}") from error
+        if isinstance(error, _UNAVAILABLE):
             raise StoreUnavailable(f"{type(error).__name__}: {error}") from error
 
 

@@ -34,6 +34,15 @@ BOUNDED_MS: Final = {
 }
 """Settings that must be on, and at most this: takeover of a shard waits for them."""
 
+SILENCE: Final = (
+    ("TCP_KEEPIDLE", 5),
+    ("TCP_KEEPINTVL", 2),
+    ("TCP_KEEPCNT", 3),
+    ("TCP_USER_TIMEOUT", 10_000),
+)
+"""Seconds (the last: milliseconds) after which a silent peer counts as gone, as the role's
+settings have it for the other direction."""
+
 SERVER_SETTINGS: Final = ("fsync", "full_page_writes")
 """With one of these off, a committed job can be lost."""
 
@@ -59,6 +68,21 @@ def connect_arguments(pgbouncer: bool, name: str) -> dict[str, Any]:
     if pgbouncer:
         arguments["statement_cache_size"] = 0
     return arguments
+
+
+def notice_silence(connection: asyncpg.Connection) -> None:
+    """Have the kernel end a connection whose other end has gone silent.
+
+    Statements of the pool are bounded by a timeout; a connection that only waits to be told
+    something would never notice that its packets are dropped.
+    """
+    listener = connection._transport.get_extra_info("socket")
+    if listener is None or listener.family == socket.AF_UNIX:
+        return
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in SILENCE:
+        if hasattr(socket, name):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def host_name() -> str:

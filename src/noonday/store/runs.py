@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from noonday.domain.lifecycle import Lease
-from noonday.domain.model import Kind, RunKey
+from noonday.domain.model import EPOCH, Kind, RunKey
 from noonday.store import Row, Tx, columns
 
 _KEYS: Final = "unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[]"
@@ -73,10 +73,12 @@ def held_key(row: Row) -> Held:
 # A merge of at most ten range scans, one per priority, each from its floor; a lower priority is
 # a constant behind. The candidates are read without locks, then locked as they still stand:
 # what another claim took meanwhile is skipped. RUNNING entries stay in the index, so that this
-# update is HOT; the floors keep them out of the way.
+# update is HOT; the floors keep them out of the way. (`picked` speaks of `hold`, not of
+# `claimable`: where statistics are behind, a planner that knew the claim index here would read all
+# of it for each candidate.)
 CLAIM: Final = """
 WITH candidate AS MATERIALIZED (
-    SELECT c.row, c.rank + p.priority * $5::interval AS effective
+    SELECT c.row, p.priority, c.rank, c.rank + p.priority * $5::interval AS effective
     FROM unnest($2::int[], $3::timestamptz[]) AS p(priority, floor)
     CROSS JOIN LATERAL (
         SELECT r.ctid AS row, r.rank FROM runs AS r
@@ -87,7 +89,7 @@ WITH candidate AS MATERIALIZED (
     ORDER BY effective LIMIT $8
 ), picked AS MATERIALIZED (
     SELECT r.ctid AS row FROM candidate AS c JOIN runs AS r ON r.ctid = c.row
-    WHERE r.state = 'READY' AND r.claimable
+    WHERE r.state = 'READY' AND r.hold IS NULL
     ORDER BY c.effective LIMIT $4
     FOR UPDATE OF r SKIP LOCKED
 ), claimed AS (
@@ -102,9 +104,13 @@ WITH candidate AS MATERIALIZED (
               r.payload_version, j.payload_version AS current_payload, j.lease_sec, j.spec,
               j.secret_headers, j.payload, j.payload_ref, j.content_type, j.traceparent
 )
-SELECT n.candidates, c.*, v.payload AS old_payload, v.payload_ref AS old_payload_ref,
+SELECT n.candidates, n.lowest, c.*, v.payload AS old_payload, v.payload_ref AS old_payload_ref,
        v.content_type AS old_content_type
-FROM (SELECT count(*) AS candidates FROM candidate) AS n
+FROM (
+    SELECT coalesce(sum(count), 0)::int AS candidates,
+           array_agg((priority, rank)) AS lowest
+    FROM (SELECT priority, count(*), min(rank) AS rank FROM candidate GROUP BY priority) AS each
+) AS n
 LEFT JOIN claimed AS c ON true
 LEFT JOIN payload_versions AS v ON c.payload_version <> c.current_payload
       AND v.job_id = c.job_id AND v.version = c.payload_version
@@ -115,9 +121,13 @@ class Claimed(NamedTuple):
     """What a claim took."""
 
     rows: list[Row]
+    lowest: dict[int, datetime]
+    """The lowest rank that was READY, by priority, whether or not it was taken."""
+    saw_all: bool
+    """Whether it saw every READY run from its floors on; there may be more of them if not."""
     drained: bool
-    """Whether every READY run it looked for is taken now. A claim that came away with little
-    because others were taking the same runs does not know that."""
+    """Whether every READY run is taken now. A claim that came away with little because others
+    were taking the same runs does not know that."""
 
 
 async def claim(
@@ -137,7 +147,9 @@ async def claim(
         CLAIM, lane, *columns(floors, 2), limit, ageing, worker_id, tx.now, looked_at
     )
     taken = [row for row in rows if row["job_id"] is not None]
-    return Claimed(taken, len(taken) < limit and rows[0]["candidates"] < looked_at)
+    candidates, lowest = rows[0]["candidates"], dict(rows[0]["lowest"] or ())
+    saw_all = candidates < looked_at
+    return Claimed(taken, lowest, saw_all, saw_all and len(taken) == candidates)
 
 
 # What a floor may be raised to: the lowest rank that is READY, but for each priority.
@@ -158,19 +170,46 @@ async def lowest_ready(tx: Tx, lane: str, floors: Sequence[tuple[int, datetime]]
 
 # --- heartbeat --------------------------------------------------------------------------------
 
+# Each run is looked up by its key, one by one, and then written by its place: a join with the whole
+# table is planned where statistics are behind, and would take seconds. Should the row move between
+# look-up and write (a cancel is noted on it), nothing is written, and a second try sees it.
+_FIND: Final = """
+    FROM {input} CROSS JOIN LATERAL (
+        SELECT ctid AS row, * FROM runs AS r WHERE {guard} LIMIT 1
+    ) AS r"""
+_GUARD: Final = (
+    _SAME_RUN.format("r", "i") + " AND r.state = 'RUNNING' AND r.lease_version = i.lease_version"
+)
+_STILL: Final = "r.ctid = h.row AND r.state = 'RUNNING' AND r.lease_version = h.lease_version"
+_KEY_INPUT: Final = f"{_KEYS}) AS i(job_id, occurrence_at, kind, lease_version)"
+_RETURNED: Final = "r.job_id, r.occurrence_at, r.kind, r.lease_version"
+
 HEARTBEAT: Final = f"""
-UPDATE runs AS r SET locked_until = coalesce($6, now()) + i.lease_sec * interval '1 second'
-FROM {_KEYS}, $5::int[]) AS i(job_id, occurrence_at, kind, lease_version, lease_sec)
-WHERE {_SAME_RUN.format("r", "i")} AND r.state = 'RUNNING'
-  AND r.lease_version = i.lease_version AND r.locked_until > coalesce($6, now())
-RETURNING r.job_id, r.occurrence_at, r.kind, r.lease_version
+WITH held AS MATERIALIZED (
+    SELECT r.row, i.lease_version, i.lease_sec
+{
+    _FIND.format(
+        input=f"{_KEYS}, $5::int[]) AS i(job_id, occurrence_at, kind, lease_version, lease_sec)",
+        guard=_GUARD,
+    )
+}
+)
+UPDATE runs AS r SET locked_until = coalesce($6, now()) + h.lease_sec * interval '1 second'
+FROM held AS h WHERE {_STILL} AND r.locked_until > coalesce($6, now())
+RETURNING {_RETURNED}
 """
 
 
 async def heartbeat(tx: Tx, leases: Sequence[tuple[Held, int]]) -> set[Held]:
     """Extend unexpired leases, each by its own seconds; those that were still held."""
-    batch = [(*held, lease_sec) for held, lease_sec in leases]
-    return {held_key(row) for row in await tx.rows(HEARTBEAT, *columns(batch, 5), tx.now)}
+
+    async def extend(wanted: Sequence[tuple[Held, int]]) -> set[Held]:
+        batch = [(*held, lease_sec) for held, lease_sec in wanted]
+        return {held_key(row) for row in await tx.rows(HEARTBEAT, *columns(batch, 5), tx.now)}
+
+    extended = await extend(leases)
+    missing = [lease for lease in leases if lease[0] not in extended]
+    return extended | await extend(missing) if missing else extended
 
 
 # --- settle -----------------------------------------------------------------------------------
@@ -188,20 +227,33 @@ _ENDED: Final = """unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $
 _ENDED_COLUMNS: Final = (
     "job_id, occurrence_at, kind, lease_version, status, http_status, error, unknown"
 )
-_GUARD: Final = (
-    _SAME_RUN.format("r", "i") + " AND r.state = 'RUNNING' AND r.lease_version = i.lease_version"
-)
 _LEASE: Final = """r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version,
               r.worker_id, r.leased_at, r.locked_until, i.status, i.http_status, i.error,
               i.unknown"""
 
+_ENDED_INPUT: Final = f"{_ENDED}) AS i({_ENDED_COLUMNS})"
+
+LOCK: Final = f"""
+SELECT count(*) FROM (
+    SELECT FROM {_KEYS}) AS i(job_id, occurrence_at, kind, lease_version) JOIN runs AS r ON {_GUARD}
+    ORDER BY r.job_id, r.occurrence_at, r.kind FOR UPDATE OF r
+) AS locked
+"""
+
+
+async def lock(tx: Tx, leases: Sequence[Held]) -> int:
+    """Lock what is still held, in the order of keys; how many."""
+    count: int = await tx.value(LOCK, *columns(leases, 4))
+    return count
+
+
 # The bounds of occurrence_at are values, so that only their partitions are planned and locked.
 COMPLETE: Final = f"""
-WITH ended AS (
-    DELETE FROM runs AS r
-    USING {_ENDED}) AS i({_ENDED_COLUMNS})
-    WHERE {_GUARD}
-    RETURNING {_LEASE}, coalesce($9, now()) AS clock
+WITH held AS MATERIALIZED (
+    SELECT r.row, {_LEASE}, coalesce($9, now()) AS clock
+{_FIND.format(input=_ENDED_INPUT, guard=_GUARD)}
+), ended AS (
+    DELETE FROM runs AS r USING held AS h WHERE {_STILL} RETURNING h.*
 ), ledger AS (
     UPDATE occurrences AS o SET outcome = 'COMPLETE', ended_at = e.clock, attempts = e.attempt
     FROM ended AS e
@@ -218,20 +270,18 @@ async def complete(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
     return {held_key(row) for row in rows}
 
 
-# An update's RETURNING has only the new row; the lease that ends is read from the locked old one.
 RETRY: Final = f"""
 WITH held AS MATERIALIZED (
-    SELECT {_LEASE}, coalesce($10, now()) AS clock, coalesce($10, now()) + i.delay AS retry_at
-    FROM {_ENDED}, $9::interval[]) AS i({_ENDED_COLUMNS}, delay)
-    JOIN runs AS r ON {_GUARD}
-    FOR UPDATE OF r
+    SELECT r.row, {_LEASE}, coalesce($10, now()) AS clock,
+           coalesce($10, now()) + i.delay AS retry_at
+{_FIND.format(input=f"{_ENDED}, $9::interval[]) AS i({_ENDED_COLUMNS}, delay)", guard=_GUARD)}
 ), waiting AS (
     UPDATE runs AS r
     SET state = 'RETRYING', claimable = false, failures = r.failures + 1, retry_at = h.retry_at,
         worker_id = NULL, leased_at = NULL, locked_until = NULL
-    FROM held AS h WHERE {_SAME_RUN.format("r", "h")}
-), execution AS ({_EXECUTION.format(source="held", retry_at="retry_at")})
-SELECT job_id, occurrence_at, kind, lease_version FROM held
+    FROM held AS h WHERE {_STILL} RETURNING h.*
+), execution AS ({_EXECUTION.format(source="waiting", retry_at="retry_at")})
+SELECT job_id, occurrence_at, kind, lease_version FROM waiting
 """
 
 
@@ -242,11 +292,11 @@ async def retry(tx: Tx, ended: Sequence[tuple[Ended, timedelta]]) -> set[Held]:
 
 
 DEAD_LETTER: Final = f"""
-WITH ended AS (
-    DELETE FROM runs AS r
-    USING {_ENDED}, $9::text[]) AS i({_ENDED_COLUMNS}, reason)
-    WHERE {_GUARD}
-    RETURNING {_LEASE}, r.payload_version, i.reason, coalesce($10, now()) AS clock
+WITH held AS MATERIALIZED (
+    SELECT r.row, {_LEASE}, r.payload_version, i.reason, coalesce($10, now()) AS clock
+{_FIND.format(input=f"{_ENDED}, $9::text[]) AS i({_ENDED_COLUMNS}, reason)", guard=_GUARD)}
+), ended AS (
+    DELETE FROM runs AS r USING held AS h WHERE {_STILL} RETURNING h.*
 ), ledger AS (
     UPDATE occurrences AS o
     SET outcome = 'FAILED', reason = e.reason, ended_at = e.clock, attempts = e.attempt
@@ -278,20 +328,19 @@ async def dead_letter(tx: Tx, ended: Sequence[tuple[Ended, str]]) -> set[Held]:
 # ran out (a failure of the budget).
 RELEASE: Final = f"""
 WITH held AS MATERIALIZED (
-    SELECT {_LEASE}, coalesce($9, now()) AS clock
-    FROM {_ENDED}) AS i({_ENDED_COLUMNS})
-    JOIN runs AS r ON {_GUARD}
-    WHERE i.status <> 'LEASE_EXPIRED' OR r.locked_until < coalesce($9, now())
-    FOR UPDATE OF r
+    SELECT r.row, {_LEASE}, coalesce($9, now()) AS clock
+{_FIND.format(input=_ENDED_INPUT, guard=_GUARD)}
 ), ready AS (
     UPDATE runs AS r
     SET state = 'READY', rank = h.clock, ready_at = h.clock,
         failures = r.failures + (h.status = 'LEASE_EXPIRED')::int,
         interruptions = r.interruptions + (h.status = 'INTERRUPTED')::int,
         worker_id = NULL, leased_at = NULL, locked_until = NULL
-    FROM held AS h WHERE {_SAME_RUN.format("r", "h")}
-), execution AS ({_EXECUTION.format(source="held", retry_at="NULL::timestamptz")})
-SELECT job_id, occurrence_at, kind, lease_version FROM held
+    FROM held AS h
+    WHERE {_STILL} AND (h.status <> 'LEASE_EXPIRED' OR r.locked_until < h.clock)
+    RETURNING h.*
+), execution AS ({_EXECUTION.format(source="ready", retry_at="NULL::timestamptz")})
+SELECT job_id, occurrence_at, kind, lease_version FROM ready
 """
 
 
@@ -301,12 +350,15 @@ async def release(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
 
 
 HAND_BACK: Final = f"""
+WITH held AS MATERIALIZED (
+    SELECT r.row, i.lease_version
+{_FIND.format(input=_KEY_INPUT, guard=_GUARD)}
+)
 UPDATE runs AS r
 SET state = 'READY', rank = coalesce($5, now()), attempt = r.attempt - 1,
     worker_id = NULL, leased_at = NULL, locked_until = NULL
-FROM {_KEYS}) AS i(job_id, occurrence_at, kind, lease_version)
-WHERE {_GUARD}
-RETURNING r.job_id, r.occurrence_at, r.kind, r.lease_version
+FROM held AS h WHERE {_STILL}
+RETURNING {_RETURNED}
 """
 
 
@@ -319,7 +371,8 @@ async def hand_back(tx: Tx, leases: Sequence[Held]) -> set[Held]:
 
 RETRY_DUE: Final = """
 WITH due AS (
-    SELECT ctid FROM runs WHERE retry_at <= coalesce($2, now()) AND state = 'RETRYING'
+    SELECT ctid FROM runs
+    WHERE retry_at >= $3 AND retry_at <= coalesce($2, now()) AND state = 'RETRYING'
     ORDER BY retry_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
 UPDATE runs AS r
@@ -329,17 +382,17 @@ FROM due WHERE r.ctid = due.ctid
 """
 
 
-async def retry_due(tx: Tx, limit: int) -> int:
-    """RETRYING → READY for those whose time has come; how many."""
-    return await tx.execute(RETRY_DUE, limit, tx.now)
+async def retry_due(tx: Tx, limit: int, floor: datetime = EPOCH) -> int:
+    """RETRYING → READY for those whose time, from ``floor`` on, has come; how many."""
+    return await tx.execute(RETRY_DUE, limit, tx.now, floor)
 
 
-NEXT_RETRY: Final = "SELECT min(retry_at) FROM runs WHERE retry_at IS NOT NULL"
+NEXT_RETRY: Final = "SELECT min(retry_at) FROM runs WHERE retry_at >= $1"
 
 
-async def next_retry(tx: Tx) -> datetime | None:
-    """When the next waiting run is due."""
-    found: datetime | None = await tx.value(NEXT_RETRY)
+async def next_retry(tx: Tx, floor: datetime = EPOCH) -> datetime | None:
+    """When the next waiting run is due, from ``floor`` on."""
+    found: datetime | None = await tx.value(NEXT_RETRY, floor)
     return found
 
 
@@ -350,16 +403,29 @@ SELECT r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_versio
        r.interruptions, r.due_at, r.leased_at, j.spec
 FROM (
     SELECT * FROM runs
-    WHERE lane = $1 AND priority = $2 AND claimable AND rank <= $3
+    WHERE lane = $1 AND priority = $2 AND claimable AND rank >= $6 AND rank <= $3
       AND state = 'RUNNING' AND locked_until < coalesce($5, now())
     ORDER BY rank LIMIT $4 FOR UPDATE SKIP LOCKED
 ) AS r JOIN jobs AS j ON j.id = r.job_id
 """
 
 
-async def expired(tx: Tx, lane: str, priority: int, ceiling: datetime, limit: int) -> list[Row]:
-    """Runs whose lease has run out, locked; up to the highest rank that was granted."""
-    return await tx.rows(EXPIRED, lane, priority, ceiling, limit, tx.now)
+async def expired(
+    tx: Tx, lane: str, priority: int, ceiling: datetime, limit: int, floor: datetime = EPOCH
+) -> list[Row]:
+    """Runs whose lease has run out, locked; of ranks up to the highest that was granted."""
+    return await tx.rows(EXPIRED, lane, priority, ceiling, limit, tx.now, floor)
+
+
+LOWEST_CLAIMABLE: Final = """
+SELECT rank FROM runs WHERE lane = $1 AND priority = $2 AND claimable ORDER BY rank LIMIT 1
+"""
+
+
+async def lowest_claimable(tx: Tx, lane: str, priority: int) -> datetime | None:
+    """The lowest rank that is READY or RUNNING: below it there is nothing to reap."""
+    found: datetime | None = await tx.value(LOWEST_CLAIMABLE, lane, priority)
+    return found
 
 
 # --- cancel -----------------------------------------------------------------------------------
@@ -411,9 +477,9 @@ async def request_cancel(tx: Tx, job_id: UUID, reason: str) -> int:
 
 END_CANCELLED: Final = f"""
 WITH ended AS (
-    DELETE FROM runs AS r USING {_KEYS}) AS i(job_id, occurrence_at, kind, lease_version)
-    WHERE {_SAME_RUN.format("r", "i")} AND r.cancel_reason IS NOT NULL
-      AND r.state IN ('READY', 'RETRYING')
+    DELETE FROM runs AS r WHERE r.ctid = ANY (ARRAY(
+        SELECT r.row {_FIND.format(input=_KEY_INPUT, guard=_SAME_RUN.format("r", "i"))}
+    )) AND r.cancel_reason IS NOT NULL AND r.state IN ('READY', 'RETRYING')
     RETURNING r.job_id, r.occurrence_at, r.kind, r.attempt, r.cancel_reason
 )
 UPDATE occurrences AS o
@@ -450,15 +516,24 @@ async def one(tx: Tx, run: RunKey) -> Row | None:
 
 
 HELD_SINCE: Final = """
-SELECT job_id, occurrence_at, kind, lease_version FROM runs
-WHERE worker_id = $1 AND state = 'RUNNING' AND leased_at > $2
+SELECT r.job_id, r.occurrence_at, r.kind, r.lease_version
+FROM unnest($2::int[], $3::timestamptz[]) AS p(priority, floor)
+CROSS JOIN LATERAL (
+    SELECT * FROM runs AS r
+    WHERE r.lane = $1 AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
+      AND r.state = 'RUNNING' AND r.worker_id = $4 AND r.leased_at > $5
+    ORDER BY r.rank
+) AS r
 """
 
 
-async def held_since(tx: Tx, worker_id: UUID, since: datetime) -> set[Held]:
-    """Leases that a worker took after ``since``: what it looks for when the answer to a claim
-    was lost."""
-    return {held_key(row) for row in await tx.rows(HELD_SINCE, worker_id, since)}
+async def held_since(
+    tx: Tx, lane: str, floors: Sequence[tuple[int, datetime]], worker_id: UUID, since: datetime
+) -> set[Held]:
+    """Leases that a worker took after ``since`` from ``floors`` on: what it looks for when the
+    answer to a claim was lost."""
+    rows = await tx.rows(HELD_SINCE, lane, *columns(floors, 2), worker_id, since)
+    return {held_key(row) for row in rows}
 
 
 def _bounds(ended: Sequence[Ended]) -> tuple[Any, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -35,13 +35,30 @@ async def apply(tx: Tx, settlements: Sequence[Settlement]) -> set[Held]:
     # In key order everywhere, so that no two batches can wait for each other in a circle.
     for settlement in sorted(settlements, key=lambda settlement: settlement.held):
         by_event[settlement.transition.event].append(settlement)
+    crossing = _crossing(by_event) if len(by_event) > 1 else []
+    if crossing:
+        await runs.lock(tx, crossing)
     written: set[Held] = set()
     for event, batch in by_event.items():
         written |= await WRITERS[event](tx, batch)
+        missing = [one for one in batch if one.held not in written]
+        if missing:
+            # Lost, or moved by a note that was made meanwhile: a later statement sees which.
+            written |= await WRITERS[event](tx, missing)
     offered = [held for event in GOES_ON for held, *_ in by_event.get(event, ())]
     if offered:
         await runs.end_cancelled(tx, offered)
     return written
+
+
+def _crossing(by_event: Mapping[Event, Sequence[Settlement]]) -> list[Held]:
+    """Runs of jobs that stand under several events: written event by event, they would be locked
+    in another order than by whoever takes the runs of such a job one after the other."""
+    events = Counter(
+        job for batch in by_event.values() for job in {one.held.job_id for one in batch}
+    )
+    held = (one.held for batch in by_event.values() for one in batch)
+    return sorted(lease for lease in held if events[lease.job_id] > 1)
 
 
 async def _complete(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:

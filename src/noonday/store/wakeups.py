@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+
 from noonday.domain.errors import StoreUnavailable
 from noonday.store import DirectConnection, Store
 
@@ -17,8 +19,11 @@ CHANNEL: Final = "noonday"
 RUNS: Final = "runs"
 TIMERS: Final = "timers"
 PAUSE_SEC: Final = 0.01
+AGAIN_SEC: Final = 1.0
 
 NOTIFY: Final = "SELECT pg_notify($1, $2)"
+
+log = structlog.get_logger()
 
 
 class Wakeups:
@@ -51,7 +56,10 @@ class Wakeups:
                 async with self._store.direct() as connection:
                     await self._serve(connection)
             except StoreUnavailable:
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(AGAIN_SEC)
+            except Exception:
+                log.exception("wakeups.failed")
+                await asyncio.sleep(AGAIN_SEC)
 
     async def _serve(self, connection: DirectConnection) -> None:
         lost = asyncio.Event()

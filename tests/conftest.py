@@ -5,7 +5,8 @@ The process that starts the workers starts the server and passes its URL on in
 databases. ``NOONDAY_TEST_POSTGRES`` chooses the major version: 18 (the wheel) or 15 (Debian).
 With ``NOONDAY_TEST_PGBOUNCER=1`` there is a pooler in front of it, and stores lead through that.
 Runs of nothing but ``WITHOUT_SERVER`` start none; with ``NOONDAY_TEST_NO_POSTGRES=1`` the tests
-that ask for one are left out. With ``CI=true`` a skipped test fails the run.
+that ask for it, and those of the embedded one, are left out. With ``CI=true`` a skipped test fails
+the run.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ def pytest_unconfigure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if os.environ.get("NOONDAY_TEST_NO_POSTGRES") == "1":
-        left_out = [item for item in items if "postgres_url" in getattr(item, "fixturenames", ())]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        left_out = {item for item in items if _needs_postgres(item)}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -78,6 +79,11 @@ def postgres_url() -> str:
 def _set(variable: str, value: str) -> None:
     os.environ[variable] = value
     started.callback(os.environ.pop, variable)
+
+
+def _needs_postgres(item: pytest.Item) -> bool:
+    asks = "postgres_url" in getattr(item, "fixturenames", ())
+    return asks or item.path.is_relative_to(HERE / "embedded")
 
 
 def _needs_server(config: pytest.Config) -> bool:

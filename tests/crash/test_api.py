@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from noonday.client import Document
-from tests.support.cluster import Cluster, Member
+from tests.support.cluster import Cluster
 from tests.support.holds import Gate, blocked, holding
+from tests.support.members import Member
 
 KEY = "crash-1"
 JOBS = "SELECT count(*) FROM jobs"

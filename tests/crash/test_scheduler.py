@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from tests.support.cluster import Cluster, Member
+from tests.support.cluster import Cluster
 from tests.support.holds import Gate, blocked, eventually, holding
+from tests.support.members import Member
 
 SHARD_LEASE = timedelta(seconds=10)
 EVERY_SECOND = {"type": "cron", "cron": "* * * * * *", "overlap": "allow"}

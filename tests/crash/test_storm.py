@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from noonday.client import AsyncClient, NoondayClientError
-from tests.support.cluster import Cluster, Member
+from tests.support.cluster import Cluster
+from tests.support.members import Member
 from tests.support.receivers import Answer
 
 SEED = int(os.environ.get("NOONDAY_TEST_SEED", "20270314"))

@@ -49,7 +49,8 @@ async def test_a_worker_killed_after_the_answer_and_before_its_settle_costs_one_
     cluster: Cluster,
 ) -> None:
     cluster.receiver.answer("/", Answer(hold=True))
-    _, _, worker = await cluster.start("api", "scheduler", "worker")
+    worker = cluster.add("worker", worker_name="worker-1")
+    await cluster.start("api", "scheduler")
     job = await cluster.post()
     await cluster.receiver.wait_for(1)
     await cluster.until(GRANTED)
@@ -57,7 +58,7 @@ async def test_a_worker_killed_after_the_answer_and_before_its_settle_costs_one_
         cluster.receiver.release()
         await blocked(cluster.store, SETTLE)
         worker.kill()
-    worker.start()
+    worker.start()  # under the same name, which makes the lease no longer
     assert await history(cluster, job) == "1 1 LEASE_EXPIRED, 2 2 SUCCESS"
     seen = [(request.attempt, request.lease_version) for request in cluster.receiver.requests]
     assert seen == [(1, 1), (2, 2)]

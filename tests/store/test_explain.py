@@ -15,6 +15,7 @@ from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Reason
 from noonday.domain.ranking import AGEING_STEP, Floors
 from noonday.store import Row, Store, Tx, executions, occurrences, runs, timers
+from noonday.store.runs import Ended
 from noonday.store.settlements import Settlement
 from noonday.store.timers import Timer
 from tests.support import seeds
@@ -287,6 +288,47 @@ async def test_what_is_on_the_way_of_every_run_uses_its_index_and_its_partition(
         if check is not check_settle:
             with subtests.test(check.__name__):
                 await check(made)
+
+
+# --- where statistics are behind ---------------------------------------------------------------
+
+
+async def test_after_a_burst_that_statistics_do_not_know_nothing_reads_all_runs(
+    store: Store, subtests: pytest.Subtests
+) -> None:
+    async with store.transaction() as tx:
+        await tx.execute(OTHER_RUNS, NOW)
+        await seeds.ready(tx)
+    async with store.direct() as connection:
+        await connection.execute("DELETE FROM runs WHERE ctid < (SELECT max(ctid) FROM runs)")
+        await connection.execute("VACUUM ANALYZE runs")  # a long file with one row in it
+    async with store.transaction() as tx:
+        await seeds.ready(tx, count=500)
+        held = [runs.held_key(row) for row in await seeds.claim(tx, limit=500)]
+        await tx.execute(OTHER_RUNS, NOW + SECOND)
+    ended = [Ended(*each, "FAILED", 500, None, False) for each in held]
+    floors = Floors().each()
+    calls: dict[str, Callable[[Tx], Awaitable[object]]] = {
+        runs.CLAIM: lambda tx: runs.claim(tx, "default", floors, 64, AGEING_STEP, seeds.WORKER),
+        runs.HEARTBEAT: lambda tx: runs.heartbeat(tx, [(each, 60) for each in held]),
+        runs.COMPLETE: lambda tx: runs.complete(tx, ended[:100]),
+        runs.RETRY: lambda tx: runs.retry(tx, [(each, SECOND) for each in ended[100:200]]),
+        runs.DEAD_LETTER: lambda tx: runs.dead_letter(
+            tx, [(each, "transient") for each in ended[200:300]]
+        ),
+        runs.RELEASE: lambda tx: runs.release(tx, ended[300:400]),
+        runs.HAND_BACK: lambda tx: runs.hand_back(tx, held[400:]),
+        runs.END_CANCELLED: lambda tx: runs.end_cancelled(tx, held[400:]),
+        runs.HELD_SINCE: lambda tx: runs.held_since(tx, "default", floors, seeds.WORKER, NOW),
+    }
+    for statement, call in calls.items():
+        with subtests.test(statement):
+            async with store.transaction() as tx:
+                explaining = ExplainingTx(tx)
+                await call(explaining)
+            plan = explaining.plans[statement]
+            assert "runs" not in plan.scans
+            assert plan.uses.count("runs_claim") <= 1
 
 
 # --- in place ---------------------------------------------------------------------------------

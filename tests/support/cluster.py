@@ -1,20 +1,15 @@
-"""A cluster of real processes, started as the supervisor starts them, to be killed by a test."""
+"""A cluster of real processes over one database, and what is asked of it."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import json
-import os
-import signal
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import aiohttp
 import msgspec
 
 from noonday import listening, server
@@ -27,6 +22,7 @@ from noonday.supervisor import Child
 from tests.support import history, journal
 from tests.support.evidence import Witness
 from tests.support.holds import eventually
+from tests.support.members import Member
 from tests.support.receivers import RecordingReceiver
 
 LEASE_SEC = 5  # the shortest there is
@@ -34,100 +30,6 @@ LEASE_SEC = 5  # the shortest there is
 OVERDUE = "SELECT count(*) FROM timers WHERE due_at < now() - interval '0.5 s'"
 UNFINISHED = "SELECT count(*) FROM runs"
 RECURRING = "SELECT id FROM jobs WHERE schedule_type <> 'once' AND state = 'ACTIVE'"
-
-
-class Member:
-    """One process of a role."""
-
-    def __init__(self, child: Child, log: Path) -> None:
-        self._child = child
-        self._log = log
-        self.admin = listening.address_of(child.admin)
-        self.pid = 0
-
-    @property
-    def role(self) -> str:
-        return self._child.role
-
-    def start(self) -> None:
-        """Start it, or start it again at the same address."""
-        with _errors_into(self._log):
-            self._child.start()
-        assert self._child.process is not None
-        self.pid = self._child.process.pid
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless it has ended."""
-        if self.runs:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """``kill -9``; gone when this returns."""
-        self.signal(signal.SIGKILL)
-        self._child.wait(time.monotonic() + 10)
-
-    def freeze(self) -> None:
-        """SIGSTOP; stopped when this returns."""
-        self.signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def thaw(self) -> None:
-        self.signal(signal.SIGCONT)
-
-    @property
-    def runs(self) -> bool:
-        process = self._child.process
-        return process is not None and process.poll() is None
-
-    async def ended(self, deadline_sec: float) -> int:
-        """The exit code, as soon as it has ended by itself."""
-        process = self._child.process
-        assert process is not None
-
-        await eventually(lambda: process.poll() is not None, deadline_sec)
-        self._child.wait(0)
-        return process.returncode
-
-    def close(self) -> None:
-        """End it, whatever its state."""
-        self.thaw()
-        self._child.tell_to_stop()
-        self._child.wait(time.monotonic() + 3)
-
-    def said(self, event: str) -> list[dict[str, Any]]:
-        """The lines of its log with this event."""
-        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
-        return [line for line in lines if line["event"] == event]
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text() if self._log.exists() else ""
-
-    async def readiness(self) -> int:
-        """The status of ``/readyz``; 0 when nobody answers."""
-        try:
-            async with aiohttp.request("GET", f"{self.admin}/readyz") as answer:
-                return answer.status
-        except aiohttp.ClientError:
-            return 0
-
-    async def is_red(self) -> bool:
-        """Whether it says that it is not ready."""
-        return await self.readiness() == 503
-
-    async def ready(self, deadline_sec: float = 20) -> None:
-        async def is_ready() -> bool:
-            assert self.runs, self.log
-            return await self.readiness() == 200
-
-        await eventually(is_ready, deadline_sec)
-
-    async def metric(self, name: str) -> float:
-        """The sum over all labels of a metric."""
-        async with aiohttp.request("GET", f"{self.admin}/metrics") as answer:
-            lines = (await answer.text()).splitlines()
-        found = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
-        return sum(float(line.rpartition(" ")[2]) for line in found)
 
 
 class Cluster:
@@ -274,16 +176,3 @@ class Cluster:
             member._child.admin.close()
             print(f"--- {member.role} {member.pid}\n{member.log[-6000:]}")
         self._api_socket.close()
-
-
-@contextmanager
-def _errors_into(log: Path) -> Iterator[None]:
-    """Let what is started meanwhile inherit ``log`` as its standard error."""
-    with log.open("ab") as file:
-        kept = os.dup(2)
-        try:
-            os.dup2(file.fileno(), 2)
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)

@@ -17,7 +17,8 @@ class Plan:
 
     scans: set[str] = field(default_factory=set)
     """Tables, partitions by their own name, that are read as a whole."""
-    indexes: set[str] = field(default_factory=set)
+    uses: list[str] = field(default_factory=list)
+    """Indexes, as often as the plan goes by them."""
     tables: set[str] = field(default_factory=set)
     """Every table and partition that is read or written."""
 
@@ -30,8 +31,13 @@ class Plan:
             if each["Node Type"] == "Seq Scan":
                 plan.scans.add(each["Relation Name"])
             if "Index Name" in each:
-                plan.indexes.add(each["Index Name"])
+                plan.uses.append(each["Index Name"])
         return plan
+
+    @property
+    def indexes(self) -> set[str]:
+        """Which indexes it goes by."""
+        return set(self.uses)
 
 
 def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:

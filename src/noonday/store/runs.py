@@ -180,7 +180,10 @@ _FIND: Final = """
 _GUARD: Final = (
     _SAME_RUN.format("r", "i") + " AND r.state = 'RUNNING' AND r.lease_version = i.lease_version"
 )
-_STILL: Final = "r.ctid = h.row AND r.state = 'RUNNING' AND r.lease_version = h.lease_version"
+_STILL: Final = (
+    "r.ctid = ANY (ARRAY(SELECT row FROM held)) AND r.ctid = h.row"
+    " AND r.state = 'RUNNING' AND r.lease_version = h.lease_version"
+)
 _KEY_INPUT: Final = f"{_KEYS}) AS i(job_id, occurrence_at, kind, lease_version)"
 _RETURNED: Final = "r.job_id, r.occurrence_at, r.kind, r.lease_version"
 
@@ -207,7 +210,7 @@ async def heartbeat(tx: Tx, leases: Sequence[tuple[Held, int]]) -> set[Held]:
         batch = [(*held, lease_sec) for held, lease_sec in wanted]
         return {held_key(row) for row in await tx.rows(HEARTBEAT, *columns(batch, 5), tx.now)}
 
-    extended = await extend(leases)
+    extended = await extend(sorted(leases))  # in key order, as everywhere
     missing = [lease for lease in leases if lease[0] not in extended]
     return extended | await extend(missing) if missing else extended
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from noonday.domain.errors import CommitUnknown, FenceLost
+from noonday.domain.errors import CommitUnknown, FenceLost, StoreUnavailable
 from noonday.domain.model import EPOCH, SHARDS, Cron, Interval, Kind, Once, RunKey, Schedule
 from noonday.loops.scheduler import Scheduler
 from noonday.store import Store, jobs, occurrences, timers
@@ -320,6 +320,25 @@ async def test_a_row_that_the_database_refuses_is_found_among_its_batch(
     assert reason.startswith("refused by the database: ")
     assert counted(scheduler, "jobs_suspended") == 1
     assert not await broken(store)
+
+
+async def test_a_partition_that_is_missing_suspends_nobody(store: Store, parts: Parts) -> None:
+    store.now = T
+    jobs_made = await arm(store, EVERY_MINUTE, T, count=5)
+    month = f"occurrences_m{T:%Y%m}"
+    async with store.transaction() as tx:
+        bounds = await tx.value(
+            "SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE relname = $1", month
+        )
+        await tx.execute(f"ALTER TABLE occurrences DETACH PARTITION {month}")
+    scheduler = parts.scheduler()
+    with pytest.raises(StoreUnavailable, match="partition"):
+        await drive(scheduler, store, T)
+    async with store.transaction() as tx:
+        await tx.execute(f"ALTER TABLE occurrences ATTACH PARTITION {month} {bounds}")
+    await drive(scheduler, store, T)
+    for job in jobs_made:
+        assert await ledger(store, job) == [(T, None, None)]
 
 
 # --- timers that nothing stands behind --------------------------------------------------------

@@ -76,6 +76,19 @@ async def test_a_worker_claims_no_more_than_it_has_slots_for(store: Store, parts
     await landed(worker)
 
 
+async def test_the_last_free_slots_are_used_too_while_the_others_are_busy_for_long(
+    store: Store, parts: Parts
+) -> None:
+    worker = parts.worker(Hanging(), slots=64)
+    await ready(store, count=60)
+    assert await worker.tick() == 60
+    await ready(store, count=6)
+    await eventually(worker.tick)
+    assert worker.free == 0
+    async with store.transaction() as tx:
+        assert await tx.value("SELECT count(*) FROM runs WHERE state = 'READY'") == 2
+
+
 async def test_a_full_worker_is_woken_when_a_slot_is_free_and_more_waits(
     store: Store, parts: Parts
 ) -> None:
@@ -238,6 +251,26 @@ async def test_handing_back_an_unknown_claim_keeps_what_the_worker_knows_it_hold
     await landed(worker)
     assert await worker.settle() == 3
     assert await outcomes(store) == ["COMPLETE"] * 3
+
+
+async def test_a_clock_that_went_back_makes_no_known_run_an_unknown_one(
+    store: Store, parts: Parts, linked: Store, link: Link
+) -> None:
+    (run,) = await ready(store)
+    executor = Hanging()
+    worker = parts.worker(executor, store=linked)
+    assert await worker.tick() == 1
+    async with store.transaction() as tx:  # as if claimed by a clock that was ahead
+        await tx.execute("UPDATE runs SET leased_at = leased_at + interval '3 seconds'")
+    link.fault = "before commit"
+    with pytest.raises(StoreUnavailable):
+        await worker.tick()
+    assert await worker.tick() == 0
+    assert await only_run(store) == ("RUNNING", 1, 1, 0, 0)
+    executor.free.set()
+    await landed(worker)
+    assert await worker.settle() == 1
+    assert [attempt.run for attempt in executor.attempts] == [run]
 
 
 async def test_an_unknown_claim_of_a_job_that_was_cancelled_meanwhile_is_its_end(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from noonday.store import Store
 
-# Each query finds what should not be there.
+# Each query finds what should not be there. (With OFFSET 0 the planner does not weigh the indexes
+# of a hundred empty partitions against each other.)
 BROKEN = {
     "an open occurrence has a run, an ended one has none": """
         SELECT o.job_id, o.outcome, r.state FROM occurrences o
@@ -44,9 +45,11 @@ BROKEN = {
         FULL JOIN dead_letters d USING (job_id, occurrence_at, kind)
         WHERE (o.outcome IS NOT DISTINCT FROM 'FAILED') <> (d.job_id IS NOT NULL)""",
     "a job has at most one timer": """
-        SELECT job_id FROM timers GROUP BY job_id HAVING count(*) > 1""",
+        SELECT job_id FROM (SELECT job_id FROM timers OFFSET 0) AS t
+        GROUP BY job_id HAVING count(*) > 1""",
     "only an active job has a timer": """
-        SELECT t.job_id, j.state FROM timers t LEFT JOIN jobs j ON j.id = t.job_id
+        SELECT t.job_id, j.state FROM (SELECT job_id FROM timers OFFSET 0) AS t
+        LEFT JOIN jobs AS j ON j.id = t.job_id
         WHERE j.state IS DISTINCT FROM 'ACTIVE'""",
     "no shard has half an owner": """
         SELECT shard FROM shards WHERE (owner_id IS NULL) <> (leased_until IS NULL)""",

@@ -115,6 +115,19 @@ def every(step: timedelta, start: datetime, end: datetime) -> list[datetime]:
     return [start + n * step for n in range((end - start) // step)]
 
 
+async def test_what_is_due_in_a_partition_without_a_due_index_waits_for_it_and_no_longer(
+    store: Store, parts: Parts
+) -> None:
+    store.now = T
+    (job,) = await arm(store, Once(T + 3 * DAY), T + 3 * DAY)
+    scheduler = parts.scheduler()
+    await drive(scheduler, store, T + 3 * DAY + MINUTE)
+    assert await ledger(store, job) == [], "a scan of all of it would take too long"
+    await parts.janitor().tick()
+    await drive(scheduler, store, T + 3 * DAY + MINUTE)
+    assert await ledger(store, job) == [(T + 3 * DAY, None, None)]
+
+
 async def test_after_a_long_time_down_a_tick_stays_small_and_lets_every_job_have_its_turn(
     store: Store, parts: Parts
 ) -> None:

@@ -222,6 +222,37 @@ async def test_a_straggler_is_claimed_although_a_claim_was_under_way_while_it_wa
     await landed(worker)
 
 
+# --- what waits for a time --------------------------------------------------------------------
+
+
+def failing(run: RunKey) -> Way:
+    async def way(tx: Tx) -> None:
+        assert await seeds.settle(tx, seeds.retried(seeds.held(run), SECOND))
+
+    return way
+
+
+@pytest.mark.parametrize(("longest", "late"), [(5, False), (20, True)])
+async def test_a_retry_that_is_committed_late_is_due_at_once_or_at_the_next_full_pass(
+    store: Store, parts: Parts, commits: Commits, longest: int, late: bool
+) -> None:
+    store.now = T - SECOND
+    async with store.transaction() as tx:
+        made = await seeds.ready(tx, count=20)
+        await seeds.claim(tx, worker=OTHER_WORKER)
+    ways = [failing(run) for run in made]
+    commits.plan(at_random(random.Random(longest), ways, longest))
+    retries, ready = parts.retries(), 0
+    for step in range(STEPS + 1):
+        store.now = T + step * SECOND
+        await commits.step(step)
+        ready += await retries.tick()
+    assert (ready < len(made)) == late
+    retries._passed_at -= 1_000
+    assert ready + await retries.tick() == len(made)
+    assert not await broken(store)
+
+
 # --- ticks ------------------------------------------------------------------------------------
 
 

@@ -49,11 +49,8 @@ def i3_an_occurrence_is_materialized_once(evidence: Evidence) -> Iterator[str]:
     yield from _twice("run", [key_of(row) for row in evidence.runs])
     born: dict[str, list[tuple[RunKey, int]]] = {"runs": [], "occurrences": []}
     for entry in evidence.journal:
-        is_open = entry.source == "runs" or entry.row.get("blocking_run") is None
-        if entry.source in born and entry.before is None and is_open:
-            ended = (entry.after or {}).get("outcome")
-            if entry.source == "runs" or ended is None:
-                born[entry.source].append((entry.run, entry.txid))
+        if entry.source in born and entry.before is None and entry.row.get("outcome") is None:
+            born[entry.source].append((entry.run, entry.txid))
     yield from _twice("run that was begun", [run for run, _ in born["runs"]])
     for run, _ in set(born["runs"]) - set(born["occurrences"]):
         yield f"{run} was begun without an open row in the ledger by the same transaction"

@@ -453,6 +453,7 @@ async def test_an_attempt_whose_lease_is_somebody_elses_is_stopped_and_settles_n
     executor = Hanging()
     worker = parts.worker(executor)
     await worker.tick()
+    await eventually(lambda: executor.attempts)
     store.now = T + 61 * SECOND
     assert await parts.reaper().tick() == 1
     backdate(worker, 21)
@@ -472,6 +473,7 @@ async def test_an_attempt_without_a_confirmed_heartbeat_is_stopped_before_its_le
     executor = Hanging()
     worker = parts.worker(executor, store=store, beats=linked)
     await worker.tick()
+    await eventually(lambda: executor.attempts)
     link.fault = "down"
     beating = asyncio.create_task(beat_on(worker))
     await eventually(lambda: executor.cancelled)
@@ -488,6 +490,7 @@ async def test_not_even_a_database_that_keeps_silent_holds_that_up(
     executor = Hanging()
     worker = parts.worker(executor, store=store, beats=linked)
     await worker.tick()
+    await eventually(lambda: executor.attempts)
     link.fault = "silent"
     beating = asyncio.create_task(beat_on(worker))
     await eventually(lambda: executor.cancelled)

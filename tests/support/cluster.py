@@ -173,6 +173,5 @@ class Cluster:
         """All at once, since each may take its time."""
         await asyncio.gather(*(asyncio.to_thread(member.close) for member in self.members))
         for member in self.members:
-            member._child.admin.close()
             print(f"--- {member.role} {member.pid}\n{member.log[-6000:]}")
         self._api_socket.close()

@@ -65,7 +65,6 @@ class Member:
         """The exit code, as soon as it has ended by itself."""
         process = self._child.process
         assert process is not None
-
         await eventually(lambda: process.poll() is not None, deadline_sec)
         self._child.wait(0)
         return process.returncode
@@ -75,10 +74,12 @@ class Member:
         self.thaw()
         self._child.tell_to_stop()
         self._child.wait(time.monotonic() + 3)
+        self._child.admin.close()
 
     def said(self, event: str) -> list[dict[str, Any]]:
         """The lines of its log with this event."""
-        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
+        whole = self.log.rpartition("\n")[0].splitlines()
+        lines = [json.loads(line) for line in whole if line.startswith("{")]
         return [line for line in lines if line["event"] == event]
 
     @property
@@ -97,7 +98,7 @@ class Member:
         """Whether it says that it is not ready."""
         return await self.readiness() == 503
 
-    async def ready(self, deadline_sec: float = 20) -> None:
+    async def ready(self, deadline_sec: float = 30) -> None:
         async def is_ready() -> bool:
             assert self.runs, self.log
             return await self.readiness() == 200

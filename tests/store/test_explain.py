@@ -359,7 +359,8 @@ async def test_what_a_claim_and_a_heartbeat_write_stands_in_no_index(store: Stor
 NO_AUTOVACUUM = """
 DO $$ BEGIN
     EXECUTE (
-        SELECT string_agg(format('ALTER TABLE %s SET (autovacuum_enabled = off)', oid::regclass), ';')
+        SELECT string_agg(
+            format('ALTER TABLE %s SET (autovacuum_enabled = off)', oid::regclass), ';')
         FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace);
 END $$
 """

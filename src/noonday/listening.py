@@ -55,6 +55,7 @@ async def serving(app: Any, listener: socket.socket) -> AsyncIterator[str]:
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="warning",
         access_log=False,
         proxy_headers=False,
         server_header=False,

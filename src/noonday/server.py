@@ -11,14 +11,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
 import structlog
 import uvloop
+from msgspec.structs import replace
 
 from noonday import __version__, listening
 from noonday.api import admin_port
@@ -27,6 +28,7 @@ from noonday.api.context import AppContext
 from noonday.domain.errors import NoondayError, StoreUnavailable
 from noonday.domain.model import LANES, HttpTarget
 from noonday.domain.roles import Role
+from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, find_binaries, running_dsn
 from noonday.executors.http import HttpExecutor
 from noonday.loops import Loop
 from noonday.loops.janitor import Janitor
@@ -197,7 +199,7 @@ def run_role(
     configure_logs(settings.log_level, settings.log_format, role=role)
     try:
         return uvloop.run(_run(role, settings, supervised, admin_socket, api_socket))
-    except (NoondayError, OSError) as error:
+    except (NoondayError, EmbeddedPostgresError, OSError) as error:
         log.error("process.failed", error=str(error))
         return 1
 
@@ -323,10 +325,8 @@ def _gauges(node: Node) -> Callable[[], Awaitable[int]]:
 
 
 async def _open_store(settings: Settings, *, size: int, name: str) -> Store:
-    if settings.database_url is None:
-        raise StoreUnavailable("database_url is not set: `noonday up` starts an embedded Postgres")
     return await Store.open(
-        settings.database_url,
+        settings.database_url or running_dsn(settings.home),
         size=size,
         pgbouncer=settings.pgbouncer,
         direct_dsn=settings.database_direct_url,
@@ -346,9 +346,29 @@ class InitResult(NamedTuple):
     signing_secret: str | None
 
 
+@contextmanager
+def _database(settings: Settings) -> Iterator[Settings]:
+    """Settings with a database: the one named, else the embedded one of ``home``, which is started
+    for as long as it is needed unless it runs already."""
+    if settings.database_url is not None:
+        yield settings
+        return
+    with ExitStack() as stack:
+        try:
+            url = running_dsn(settings.home)
+        except EmbeddedPostgresError:
+            settings.home.mkdir(parents=True, exist_ok=True)
+            postgres = EmbeddedPostgres(
+                settings.home, binaries=find_binaries(settings.postgres_bin)
+            )
+            url = stack.enter_context(postgres).dsn()
+        yield replace(settings, database_url=url)
+
+
 def migrate_database(settings: Settings) -> list[str]:
     """Bring the database to this release; the names of the migrations that were applied."""
-    return uvloop.run(_migrate(settings))
+    with _database(settings) as found:
+        return uvloop.run(_migrate(found))
 
 
 async def _migrate(settings: Settings) -> list[str]:
@@ -366,7 +386,8 @@ def init(settings: Settings, *, new_key: bool = False) -> InitResult:
     May be run again: what is there is left as it is. ``new_key`` makes one more admin key, for
     when the last one was lost.
     """
-    return uvloop.run(prepare(settings, new_key=new_key))
+    with _database(settings) as found:
+        return uvloop.run(prepare(found, new_key=new_key))
 
 
 async def prepare(settings: Settings, *, new_key: bool = False) -> InitResult:

@@ -27,7 +27,7 @@ import structlog
 from noonday import listening
 from noonday.embedded import EmbeddedPostgres, find_binaries
 from noonday.server import InitResult, init, run_role
-from noonday.settings import Settings
+from noonday.settings import Settings, write_client_file
 from noonday.telemetry import configure_logs
 
 USUAL_PORT: Final = 8321
@@ -159,13 +159,17 @@ def up(
         signal.signal(number, lambda *_: stop.set())
     with ExitStack() as stack:
         settings.home.mkdir(parents=True, exist_ok=True)
+        roles = ["api"] * apis + ["scheduler"] * schedulers + ["worker"] * workers
+        # Before a first key is made, which is shown only once.
+        api = _api_socket(settings)
+        stack.callback(api.close)
         postgres = _postgres(settings, stack, say)
         if postgres is not None:
             settings = msgspec.structs.replace(settings, database_url=postgres.dsn())
         say("migrating the database")
         made = init(settings)
-        roles = ["api"] * apis + ["scheduler"] * schedulers + ["worker"] * workers
-        children = _children(roles, settings, stack)
+        write_client_file(settings, url=listening.address_of(api), key=made.token)
+        children = _children(roles, settings, api, stack)
         stack.callback(_stop, children, settings.worker_grace_sec, say)
         running = _running(children, settings, made)
         for child in children:
@@ -202,9 +206,9 @@ def _look_after(postgres: EmbeddedPostgres) -> None:
     postgres.start()
 
 
-def _children(roles: Sequence[str], settings: Settings, stack: ExitStack) -> list[Child]:
-    api = _api_socket(settings)
-    stack.callback(api.close)
+def _children(
+    roles: Sequence[str], settings: Settings, api: socket.socket, stack: ExitStack
+) -> list[Child]:
     children = []
     for n, role in enumerate(roles):
         # The first one's is the port asked for, if any; the others' follow it.

@@ -68,6 +68,13 @@ async def test_a_revoked_key_stops_at_once_where_it_was_revoked(api: Api) -> Non
     assert (again.status, again.raw) == (200, first.raw)
 
 
+async def test_the_last_admin_key_cannot_be_revoked(api: Api) -> None:
+    last = await api.admin.delete(f"/v1/api-keys/{api.admin.key_id}")
+    assert (last.status, last.code) == (409, "last_admin_key")
+    await api.admin.post("/v1/api-keys", {"tenant": "alpha", "role": "admin", "name": "spare"})
+    assert (await api.admin.delete(f"/v1/api-keys/{api.admin.key_id}")).status == 200
+
+
 async def test_a_key_that_was_revoked_elsewhere_stops_within_seconds(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,28 @@ async def test_what_is_created_is_answered_with_all_its_defaults_and_read_back(a
     assert listed == job
 
 
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("token=TOK2", "token=***"),
+        ("a=1&token=TOK2&b", "a=***&token=***&***"),
+        ("TOK2", "***"),
+        ("token=TOK2=TOK2?TOK2", "token=***"),
+        ("", ""),
+    ],
+)
+async def test_what_stands_in_a_query_may_be_a_secret_and_is_not_shown(
+    api: Api, query: str, shown: str
+) -> None:
+    target = {"type": "http", "url": f"https://example.com/hook?{query}"}
+    made = await api.admin.post("/v1/jobs", a_job(target=target))
+    for answer in (made, await api.admin.get("/v1/jobs"), await api.admin.get("/v1/audit")):
+        assert b"TOK2" not in answer.raw
+    assert made.body["target"]["url"] == f"https://example.com/hook?{shown}"
+    spec = await value(api.store, "SELECT spec->'target'->>'url' FROM jobs")
+    assert spec == target["url"]
+
+
 async def test_the_next_five_fires_are_told(api: Api) -> None:
     job = (await api.admin.post("/v1/jobs", a_job(schedule=NIGHTLY))).body
     fires = [datetime.fromisoformat(at) for at in job["next_fires"]]

@@ -161,6 +161,12 @@ async def revoke_api_key(request: Request) -> Response:
     """End an API key for good: here at once, in other processes within five seconds."""
     key_id = name_of(request, "No API key", "id")
     async with context_of(request).store.transaction() as tx:
+        if not await api_keys.other_admins(tx, key_id):
+            raise Problem(
+                409,
+                "last_admin_key",
+                "This is the last key with the role admin; make another one before it goes.",
+            )
         if await api_keys.revoke(tx, key_id):
             await _note(tx, request, "api_key.revoke", ("api_key", key_id))
         row = await api_keys.one(tx, key_id)

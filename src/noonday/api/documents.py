@@ -121,10 +121,25 @@ class TargetDocument(msgspec.Struct, frozen=True, tag="http", tag_field="type"):
     timeout_sec: float
 
 
+def shown_url(url: str) -> str:
+    """A URL without the values in its query, which may be secrets."""
+    path, mark, query = url.partition("?")
+    return path + mark + "&".join(_masked(pair) for pair in query.split("&")) if mark else url
+
+
+def _masked(pair: str) -> str:
+    name, equals, _ = pair.partition("=")
+    return f"{name}=***" if equals else "***" if pair else ""
+
+
 def target_document(target: HttpTarget, secret_headers: list[str]) -> TargetDocument:
     """A target; ``secret_headers`` are the names of the headers that are not shown."""
     return TargetDocument(
-        target.url, target.method, target.headers, sorted(secret_headers), target.timeout_sec
+        shown_url(target.url),
+        target.method,
+        target.headers,
+        sorted(secret_headers),
+        target.timeout_sec,
     )
 
 

@@ -47,7 +47,7 @@ def noonday(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
     ] = False,
 ) -> None:
-    """A job scheduler on Postgres: durable, fenced, fair.
+    """A job scheduler on Postgres: durable, fenced, open about what it did.
 
     \b
     A first look, with an embedded Postgres and a job that runs each minute:

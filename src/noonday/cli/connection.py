@@ -49,6 +49,7 @@ def connect(config: Path | None, url: str | None, key: str | None) -> Iterator[C
             Code.USAGE,
             "it is not known where the API is",
             "give --url or NOONDAY_URL, or start one here with `noonday up`",
+            "or NOONDAY_HOME, if one was started with --home",
         )
     key = settings.api_key or remembered.key
     # A person waits: give up soon.

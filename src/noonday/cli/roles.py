@@ -82,10 +82,7 @@ def up(
 
 
 def _introduce(running: Running) -> None:
-    """Say where everything is, and leave address and key for client commands."""
-    from noonday.settings import write_client_file
-
-    write_client_file(running.settings, url=running.address, key=running.init.token)
+    """Say where everything is."""
     _say(f"API:   {running.address}  (documentation: {running.address}/docs)")
     for name, address in running.admin_addresses.items():
         _say(f"admin: {address}  ({name})")

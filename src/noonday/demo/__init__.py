@@ -51,7 +51,7 @@ def show(running: Running, *, once: bool) -> int:
             if once:
                 _cancel(api)
                 return 1 if faults else 0
-            say(_invitation(running.address, access.key, inbox.url))
+            say(_invitation(running.address, access, inbox.url))
             demo.go_on()
     except (NoondayClientError, SettingsError, OSError) as error:
         print(f"the demo failed: {error}", file=sys.stderr, flush=True)
@@ -117,7 +117,8 @@ def _cancel(api: Client) -> None:
             api.jobs.delete(job["id"])
 
 
-def _invitation(address: str, key: str, receiver_url: str) -> str:
+def _invitation(address: str, access: _Access, receiver_url: str) -> str:
+    key = access.key
     job = (
         '{"name": "mine", "schedule": {"type": "once", "delay": "PT2S"}, '
         f'"target": {{"type": "http", "url": "{receiver_url}/mine"}}, '
@@ -135,4 +136,6 @@ Your turn, in another terminal:
     {sys.argv[0]} jobs list
 
 The delivery of your job is shown here, below those of the jobs that recur. Ctrl-C stops all.
+This key is one of the demo's own tenant, whose deliveries are signed with {access.signing_secret};
+the admin key is in cli.json, and belongs to the tenant `default`.
 """

@@ -99,6 +99,23 @@ async def page(tx: Tx, after_id: str, tenant: str | None, limit: int) -> list[Ro
     return await tx.rows(PAGE, after_id, tenant, limit)
 
 
+# All admin keys in order, so that two that are revoked at once do not both count on the other.
+OTHER_ADMINS: Final = """
+SELECT count(*) FROM (
+    SELECT id FROM api_keys
+    WHERE role = 'admin' AND revoked_at IS NULL
+      AND (expires_at IS NULL OR expires_at > coalesce($2, now()))
+    ORDER BY id FOR UPDATE
+) AS admin WHERE id <> $1
+"""
+
+
+async def other_admins(tx: Tx, key_id: str) -> int:
+    """How many admin keys there are beside one, kept as they are until the transaction ends."""
+    count: int = await tx.value(OTHER_ADMINS, key_id, tx.now)
+    return count
+
+
 REVOKE: Final = """
 UPDATE api_keys SET revoked_at = coalesce($2, now()) WHERE id = $1 AND revoked_at IS NULL
 """

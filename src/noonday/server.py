@@ -326,12 +326,20 @@ def _gauges(node: Node) -> Callable[[], Awaitable[int]]:
 
 async def _open_store(settings: Settings, *, size: int, name: str) -> Store:
     return await Store.open(
-        settings.database_url or running_dsn(settings.home),
+        settings.database_url or _embedded_dsn(settings),
         size=size,
         pgbouncer=settings.pgbouncer,
         direct_dsn=settings.database_direct_url,
         name=name,
     )
+
+
+def _embedded_dsn(settings: Settings) -> str:
+    """The database of a `noonday up` that runs on this machine, with the same ``home``."""
+    try:
+        return running_dsn(settings.home)
+    except EmbeddedPostgresError as error:
+        raise StoreUnavailable(f"database_url is not set, and {error}") from error
 
 
 # --- once, before the first start -------------------------------------------------------------

@@ -23,6 +23,12 @@ from noonday.settings import Settings
 from noonday.store import Store
 from noonday.supervisor import Child
 
+DATABASE: dict[str, str] = {}
+"""Version and settings of the Postgres that was measured last."""
+SHOWN = (
+    *("server_version", "fsync", "synchronous_commit", "full_page_writes", "wal_compression"),
+    *("shared_buffers", "max_wal_size", "checkpoint_timeout", "plan_cache_mode"),
+)
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -102,6 +108,11 @@ async def service(*roles: str, slots: int = 256) -> AsyncIterator[Service]:
             )
             token = (await prepare(settings)).token or ""
             running = Service(postgres, settings, token)
+            store = await running.store(1)
+            async with store.transaction() as tx:
+                for name in SHOWN:
+                    DATABASE[name] = await tx.value("SELECT current_setting($1)", name)
+            await store.close()
             try:
                 for role in roles:
                     running.start(role)

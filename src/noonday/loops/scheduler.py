@@ -95,9 +95,7 @@ class Scheduler:
         """Renew what is owned, take what is free up to a fair share, give up what is above it."""
         before = time.monotonic()
         async with self._store.transaction() as tx:
-            await workers.report(
-                tx, self.id, ROLE, self._name, slots=SHARDS, in_flight=len(self.epochs)
-            )
+            await workers.report(tx, self.id, ROLE, self._name)
             owned = await shards.renew(tx, self.id)
             # One that has let its lease run out has no share: its shards are to be taken at once.
             share = -(-SHARDS // max(await workers.alive(tx, ROLE, shards.LEASE), 1))

@@ -25,7 +25,7 @@ from noonday import __version__, listening
 from noonday.api import admin_port
 from noonday.api.app import create_app
 from noonday.api.context import AppContext
-from noonday.domain.errors import NoondayError, StoreUnavailable
+from noonday.domain.errors import NoondayError, SecretUnreadable, StoreUnavailable
 from noonday.domain.model import LANES, HttpTarget
 from noonday.domain.roles import Role
 from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, find_binaries, running_dsn
@@ -403,13 +403,17 @@ async def prepare(settings: Settings, *, new_key: bool = False) -> InitResult:
     await _migrate(settings)
     path = settings.secret_key_path
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        create_key_file(path)
-    box: SecretBox = read_key_file(path)
     store = await _open_store(settings, size=1, name="noonday init")
     try:
         async with store.transaction() as tx:
-            return await _first_tenant(tx, box, str(path), new_key)
+            if not path.exists():
+                if await tenants.page(tx, 0, 1):
+                    raise SecretUnreadable(
+                        f"{path} is missing, and the database holds secrets that only the key in "
+                        "it opens: bring that file here (secret_key_file)"
+                    )
+                create_key_file(path)
+            return await _first_tenant(tx, read_key_file(path), str(path), new_key)
     finally:
         await store.close()
 

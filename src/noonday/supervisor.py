@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,7 @@ import msgspec
 import structlog
 
 from noonday import listening
-from noonday.embedded import EmbeddedPostgres, find_binaries
+from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, find_binaries
 from noonday.server import InitResult, init, run_role
 from noonday.settings import Settings, write_client_file
 from noonday.telemetry import configure_logs
@@ -36,7 +36,7 @@ SHORTEST_PAUSE_SEC: Final = 0.2
 LONGEST_PAUSE_SEC: Final = 10.0
 STEADY_SEC: Final = 30.0
 """A child that ran so long has not failed to start: its next pause is the shortest."""
-SPARE_SEC: Final = 10.0
+SPARE_SEC: Final = 15.0
 """What a child gets beyond its grace period before it is killed."""
 
 log = structlog.get_logger()
@@ -96,6 +96,9 @@ class Child:
                 self.start()
             except OSError as error:
                 # No memory or no process to be had just now, or it died before it was told.
+                if self.process is not None:
+                    self.process.kill()
+                    self.process.wait()
                 self._let_go()
                 self.failures += 1
                 self._pause(now)
@@ -124,7 +127,8 @@ class Child:
 
     def _let_go(self) -> None:
         if self.process is not None and self.process.stdin is not None:
-            self.process.stdin.close()
+            with suppress(OSError):  # what it was not told any more
+                self.process.stdin.close()
         self.process = None
 
 
@@ -166,19 +170,21 @@ def up(
         postgres = _postgres(settings, stack, say)
         if postgres is not None:
             settings = msgspec.structs.replace(settings, database_url=postgres.dsn())
+        database = Database(postgres) if postgres is not None else None
         say("migrating the database")
-        made = init(settings)
-        write_client_file(settings, url=listening.address_of(api), key=made.token)
         children = _children(roles, settings, api, stack)
+        made = init(settings)
+        _show_once(made, say)
+        write_client_file(settings, url=listening.address_of(api), key=made.token)
         stack.callback(_stop, children, settings.worker_grace_sec, say)
         running = _running(children, settings, made)
         for child in children:
-            child.start()
+            child.look_after()
         if show is not None:
             threading.Thread(target=_show, args=(show, running, codes, stop), daemon=True).start()
         while not stop.wait(0.1):
-            if postgres is not None:
-                _look_after(postgres)
+            if database is not None:
+                database.look_after()
             for child in children:
                 child.look_after()
     return codes[0] if codes else 0
@@ -197,13 +203,32 @@ def _postgres(
     return postgres
 
 
-def _look_after(postgres: EmbeddedPostgres) -> None:
-    """Start the database again if it has ended; its address and its data are the same."""
-    if postgres.process is None or postgres.process.poll() is None:
-        return
-    log.error("postgres.ended", status=postgres.process.returncode)
-    postgres.stop()
-    postgres.start()
+@dataclass
+class Database:
+    """The embedded Postgres, looked after like a child."""
+
+    postgres: EmbeddedPostgres
+    start_again_at: float = 0.0
+
+    def look_after(self) -> None:
+        """Start it again if it has ended; its address and its data are the same."""
+        process, now = self.postgres.process, time.monotonic()
+        if (process is not None and process.poll() is None) or now < self.start_again_at:
+            return
+        self.start_again_at = now + LONGEST_PAUSE_SEC
+        log.error("postgres.ended", status=process.returncode if process else None)
+        try:
+            self.postgres.stop()
+            self.postgres.start()
+        except EmbeddedPostgresError as error:
+            log.error("postgres.not_started", error=str(error))
+
+
+def _show_once(made: InitResult, say: Callable[[str], None]) -> None:
+    if made.token is not None:
+        say(f"admin key, shown once: {made.token}")
+    if made.signing_secret is not None:
+        say(f"signing secret of the tenant {made.tenant}, shown once: {made.signing_secret}")
 
 
 def _children(

@@ -93,7 +93,7 @@ async def _shown(tx: Tx, request: Request, job_id: UUID) -> JobDocument:
 
 
 async def cancel(request: Request) -> Response:
-    """End a job: nothing of it starts any more. A run that is under way goes on."""
+    """End a job: nothing of it starts any more. An attempt that is under way is the last one."""
     job_id = job_id_of(request)
     document = None
     async with context_of(request).store.transaction() as tx:

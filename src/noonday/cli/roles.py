@@ -86,10 +86,6 @@ def _introduce(running: Running) -> None:
     _say(f"API:   {running.address}  (documentation: {running.address}/docs)")
     for name, address in running.admin_addresses.items():
         _say(f"admin: {address}  ({name})")
-    if running.init.token is not None:
-        _say(f"admin key, shown once: {running.init.token}")
-    if running.init.signing_secret is not None:
-        _say(f"signing secret, shown once: {running.init.signing_secret}")
 
 
 def _say(line: str) -> None:
@@ -113,12 +109,13 @@ def init(
 
     with _failures():
         result = server.init(settings, new_key=new_key)
-        if result.token is not None:
-            write_client_file(settings, key=result.token)
     typer.echo(f"tenant:       {result.tenant}")
     typer.echo(f"admin key:    {result.token or 'made earlier (--new-key makes another)'}")
     typer.echo(f"signed with:  {result.signing_secret or 'made earlier'}")
     typer.echo(f"secrets' key: {result.key_file} (keep a copy: without it no secret opens)")
+    if result.token is not None:
+        with _failures():
+            write_client_file(settings, key=result.token)
 
 
 def migrate(config: Config = None) -> None:

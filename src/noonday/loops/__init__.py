@@ -48,7 +48,7 @@ class Loop:
         self._woken = asyncio.Event()
         self._last_good = time.monotonic()
         self._task: asyncio.Task[None] | None = None
-        self._finishing = False
+        self._finish = asyncio.Event()
 
     def wake(self) -> None:
         """There may be work: do not wait for the end of the pause."""
@@ -64,7 +64,7 @@ class Loop:
 
     async def finish(self, within_sec: float = 10.0) -> None:
         """Let the tick under way end, and begin no other."""
-        self._finishing = True
+        self._finish.set()
         self.wake()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=within_sec)
@@ -75,7 +75,7 @@ class Loop:
     async def run(self) -> None:
         """Tick until told to finish, or cancelled."""
         idle = errors = 0
-        while not self._finishing:
+        while not self._finish.is_set():
             self._woken.clear()
             try:
                 done = await self._timed_tick()
@@ -83,7 +83,7 @@ class Loop:
                 errors += 1
                 self._metrics.loop_failed(self.name)
                 log.exception("loop.failed", loop=self.name, error=type(error).__name__)
-                await asyncio.sleep(min(0.05 * 2 ** min(errors, 16), LONGEST_BACKOFF_SEC))
+                await _until(self._finish, min(0.05 * 2 ** min(errors, 16), LONGEST_BACKOFF_SEC))
                 continue
             errors = 0
             self._last_good = time.monotonic()
@@ -103,8 +103,13 @@ class Loop:
             longest = min(longest, SHORTEST_PAUSE_SEC * 2 ** min(idle - 1, 16))
         wanted = self._sleep_for()
         pause = min(self._pause_sec, max(wanted, 0.001)) if wanted is not None else longest
-        try:
-            async with asyncio.timeout(pause):
-                await self._woken.wait()
-        except TimeoutError:
-            pass
+        await _until(self._woken, pause)
+
+
+async def _until(event: asyncio.Event, at_most_sec: float) -> None:
+    """Wait for an event, but not for ever."""
+    try:
+        async with asyncio.timeout(at_most_sec):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -92,7 +92,8 @@ class Reaper:
             rows = await runs.expired(tx, lane, priority, ceiling + SLACK, BATCH, floor)
             if not rows:
                 return 0
-            items = [_settlement(row, await tx.clock()) for row in rows]
+            now = await tx.clock()
+            items = [_settlement(row, now) for row in rows]
             written = await settlements.apply(tx, items)
         for row, item in zip(rows, items, strict=True):
             if item.held in written:

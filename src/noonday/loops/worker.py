@@ -196,10 +196,9 @@ class Worker:
             return Outcome(OutcomeKind.BAD_PAYLOAD, error=fault)
         try:
             attempt = await self._attempt(flight, row)
-        except BlobMissing as error:
-            return Outcome(OutcomeKind.BAD_PAYLOAD, error=str(error))
-        except SecretUnreadable as error:
-            return Outcome(OutcomeKind.BAD_PAYLOAD, error=str(error))
+        except (BlobMissing, SecretUnreadable) as error:
+            # Of this process, perhaps: a wrong key file or folder. Another may do better.
+            return Outcome(OutcomeKind.TRANSIENT, error=str(error))
         except StoreUnavailable:
             return Outcome(OutcomeKind.NOT_SENT)
         executor = self._executors[type(attempt.target)]

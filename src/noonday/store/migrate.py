@@ -79,6 +79,7 @@ async def migrate(store: Store) -> list[Migration]:
             await connection.value("SELECT current_setting('server_version_num')::int")
         )
         async with connection.transaction() as tx:
+            await tx.execute(NO_TIMEOUTS)
             await tx.value(LOCK, MIGRATIONS)
             await apply_role_settings(connection)
         applied = []

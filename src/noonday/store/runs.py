@@ -152,27 +152,28 @@ async def claim(
     return Claimed(taken, lowest, saw_all, saw_all and len(taken) == candidates)
 
 
-# What a floor may be raised to: the lowest rank that is READY, but for each priority.
+# What a sweep compares the floors with.
 LOWEST_READY: Final = """
 SELECT p.priority, (
     SELECT r.rank FROM runs AS r
     WHERE r.lane = $1 AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
       AND r.state = 'READY'
-    ORDER BY r.rank LIMIT 1) AS rank, coalesce($4, now()) AS clock
+    ORDER BY r.rank LIMIT 1) AS rank
 FROM unnest($2::int[], $3::timestamptz[]) AS p(priority, floor)
 """
 
 
 async def lowest_ready(tx: Tx, lane: str, floors: Sequence[tuple[int, datetime]]) -> list[Row]:
-    """For each priority the lowest rank that is READY from its floor on, and the clock."""
-    return await tx.rows(LOWEST_READY, lane, *columns(floors, 2), tx.now)
+    """For each priority the lowest rank that is READY from its floor on."""
+    return await tx.rows(LOWEST_READY, lane, *columns(floors, 2))
 
 
 # --- heartbeat --------------------------------------------------------------------------------
 
 # Each run is looked up by its key, one by one, and then written by its place: a join with the whole
 # table is planned where statistics are behind, and would take seconds. Should the row move between
-# look-up and write (a cancel is noted on it), nothing is written, and a second try sees it.
+# look-up and write (a cancel is noted on it), nothing is written: what is missing is locked, so
+# that it moves no more, and tried again.
 _FIND: Final = """
     FROM {input} CROSS JOIN LATERAL (
         SELECT ctid AS row, * FROM runs AS r WHERE {guard} LIMIT 1
@@ -186,6 +187,19 @@ _STILL: Final = (
 )
 _KEY_INPUT: Final = f"{_KEYS}) AS i(job_id, occurrence_at, kind, lease_version)"
 _RETURNED: Final = "r.job_id, r.occurrence_at, r.kind, r.lease_version"
+
+LOCK: Final = f"""
+SELECT count(*) FROM {_KEY_INPUT} CROSS JOIN LATERAL (
+    SELECT FROM runs AS r WHERE {_GUARD} FOR UPDATE
+) AS locked
+"""
+
+
+async def lock(tx: Tx, leases: Sequence[Held]) -> int:
+    """Lock what is still held, one by one in the order of keys; how many."""
+    count: int = await tx.value(LOCK, *columns(sorted(leases), 4))
+    return count
+
 
 HEARTBEAT: Final = f"""
 WITH held AS MATERIALIZED (
@@ -210,9 +224,11 @@ async def heartbeat(tx: Tx, leases: Sequence[tuple[Held, int]]) -> set[Held]:
         batch = [(*held, lease_sec) for held, lease_sec in wanted]
         return {held_key(row) for row in await tx.rows(HEARTBEAT, *columns(batch, 5), tx.now)}
 
-    extended = await extend(sorted(leases))  # in key order, as everywhere
+    extended = await extend(leases)
     missing = [lease for lease in leases if lease[0] not in extended]
-    return extended | await extend(missing) if missing else extended
+    if missing and await lock(tx, [held for held, _ in missing]):
+        extended |= await extend(missing)
+    return extended
 
 
 # --- settle -----------------------------------------------------------------------------------
@@ -235,20 +251,6 @@ _LEASE: Final = """r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.
               i.unknown"""
 
 _ENDED_INPUT: Final = f"{_ENDED}) AS i({_ENDED_COLUMNS})"
-
-LOCK: Final = f"""
-SELECT count(*) FROM (
-    SELECT FROM {_KEYS}) AS i(job_id, occurrence_at, kind, lease_version) JOIN runs AS r ON {_GUARD}
-    ORDER BY r.job_id, r.occurrence_at, r.kind FOR UPDATE OF r
-) AS locked
-"""
-
-
-async def lock(tx: Tx, leases: Sequence[Held]) -> int:
-    """Lock what is still held, in the order of keys; how many."""
-    count: int = await tx.value(LOCK, *columns(leases, 4))
-    return count
-
 
 # The bounds of occurrence_at are values, so that only their partitions are planned and locked.
 COMPLETE: Final = f"""

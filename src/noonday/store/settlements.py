@@ -42,8 +42,8 @@ async def apply(tx: Tx, settlements: Sequence[Settlement]) -> set[Held]:
     for event, batch in by_event.items():
         written |= await WRITERS[event](tx, batch)
         missing = [one for one in batch if one.held not in written]
-        if missing:
-            # Lost, or moved by a note that was made meanwhile: a later statement sees which.
+        # Lost, or moved by a note that was made meanwhile: locked, it moves no more.
+        if missing and await runs.lock(tx, [one.held for one in missing]):
             written |= await WRITERS[event](tx, missing)
     offered = [held for event in GOES_ON for held, *_ in by_event.get(event, ())]
     if offered:

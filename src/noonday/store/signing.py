@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Final
 
@@ -24,19 +25,28 @@ class SigningKeys:
         self._store = store
         self._box = box
         self._known: dict[int, tuple[float, tuple[bytes, ...]]] = {}
+        self._reading = asyncio.Lock()
 
     async def of(self, tenant_id: int) -> tuple[bytes, ...]:
         """A tenant's signing keys, newest first.
 
         Raises ``SecretUnreadable`` when one does not open with the key at hand.
         """
-        known = self._known.get(tenant_id)
-        if known is None or time.monotonic() - known[0] > FRESH_SEC:
-            if len(self._known) >= MOST_TENANTS:
-                self._known.clear()
-            known = time.monotonic(), await self._read(tenant_id)
-            self._known[tenant_id] = known
-        return known[1]
+        keys = self._fresh(tenant_id)
+        if keys is None:
+            # One reads, the others wait for what it finds: a pool is soon empty.
+            async with self._reading:
+                keys = self._fresh(tenant_id)
+                if keys is None:
+                    keys = await self._read(tenant_id)
+                    if len(self._known) >= MOST_TENANTS:
+                        self._known.clear()
+                    self._known[tenant_id] = time.monotonic(), keys
+        return keys
+
+    def _fresh(self, tenant_id: int) -> tuple[bytes, ...] | None:
+        read_at, keys = self._known.get(tenant_id, (-FRESH_SEC, None))
+        return keys if time.monotonic() - read_at < FRESH_SEC else None
 
     async def _read(self, tenant_id: int) -> tuple[bytes, ...]:
         async with self._store.transaction() as tx:

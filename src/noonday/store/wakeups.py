@@ -20,6 +20,7 @@ RUNS: Final = "runs"
 TIMERS: Final = "timers"
 PAUSE_SEC: Final = 0.01
 AGAIN_SEC: Final = 1.0
+NOTIFY_SEC: Final = 5.0
 
 NOTIFY: Final = "SELECT pg_notify($1, $2)"
 
@@ -75,7 +76,8 @@ class Wakeups:
             self._ask.clear()
             asked, self._asked = self._asked, set()
             for kind in asked:
-                await connection.value(NOTIFY, CHANNEL, kind)
+                async with asyncio.timeout(NOTIFY_SEC):
+                    await connection.value(NOTIFY, CHANNEL, kind)
                 self._notified("sent")
             await asyncio.sleep(PAUSE_SEC)
         raise StoreUnavailable("the connection for wake-ups was lost")

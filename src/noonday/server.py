@@ -77,6 +77,12 @@ class Node:
         loop.start()
         return loop
 
+    def blobs(self) -> LocalBlobs:
+        """The blob store, closed when the process stops."""
+        blobs = LocalBlobs(self.settings.blobs_folder)
+        self.stack.callback(blobs.close)
+        return blobs
+
     async def checks(self) -> dict[str, str | None]:
         """What readiness consists of: None is well, text says what is wrong."""
         found: dict[str, str | None] = {"database": None}
@@ -97,11 +103,9 @@ async def api(node: Node) -> None:
     """HTTP in."""
     settings = node.settings
     node.loop("report", _reporter(node), pause_sec=REPORT_SEC, steady=True)
-    blobs = LocalBlobs(settings.blobs_folder)
-    node.stack.callback(blobs.close)
     context = AppContext(
         store=node.store,
-        blobs=blobs,
+        blobs=node.blobs(),
         secretbox=read_key_file(settings.secret_key_path),
         wakeups=node.wakeups,
         metrics=node.metrics,
@@ -129,9 +133,8 @@ async def scheduler(node: Node) -> None:
     node.loop("retries", retries.tick, sleep_for=retries.sleep_for)
     reaper = Reaper(store, LANES, metrics, node.wakeups)
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
-    blobs = LocalBlobs(settings.blobs_folder)
-    node.stack.callback(blobs.close)
-    janitor = Janitor(store, blobs, settings.retention, metrics, leads=lambda: 0 in part.epochs)
+    kept = settings.retention
+    janitor = Janitor(store, node.blobs(), kept, metrics, leads=lambda: 0 in part.epochs)
     node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for)
     node.loop("gauges", _gauges(node), pause_sec=GAUGES_SEC, steady=True)
 
@@ -139,8 +142,7 @@ async def scheduler(node: Node) -> None:
 async def worker(node: Node) -> None:
     """Runs are claimed, carried out and settled."""
     settings = node.settings
-    blobs = LocalBlobs(settings.blobs_folder)
-    node.stack.callback(blobs.close)
+    blobs = node.blobs()
     executor = HttpExecutor(
         allow_private=settings.allow_private_targets,
         ports=settings.allowed_ports or None,

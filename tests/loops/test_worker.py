@@ -11,7 +11,8 @@ from noonday.domain.errors import CommitUnknown, StoreUnavailable
 from noonday.domain.model import Attempt, Outcome, OutcomeKind, RetryPolicy, RunKey
 from noonday.loops import flight
 from noonday.loops.worker import Worker
-from noonday.store import Store, runs, workers
+from noonday.store import Store, runs, tenants, workers
+from noonday.store.secretbox import SecretBox
 from tests.support import seeds
 from tests.support.holds import eventually
 from tests.support.invariants import broken
@@ -141,6 +142,28 @@ async def test_an_executor_that_raises_costs_its_own_run_one_failure_and_nobody_
         row = await tx.one("SELECT error, unknown FROM executions")
     assert (row["error"], row["unknown"]) == ("RuntimeError in the worker", True)
     assert worker.free == 64
+
+
+async def test_a_worker_with_the_wrong_key_sends_nothing_and_lets_the_run_be_tried_again(
+    store: Store, parts: Parts
+) -> None:
+    (run,) = await ready(store)
+    other = SecretBox([b"\1" * 32])
+    async with store.transaction() as tx:
+        made = await tenants.create(tx, other, "sealed-elsewhere")
+        assert made is not None
+        await tx.execute("UPDATE runs SET tenant_id = $1", made[0])
+    executor = Scripted()
+    assert await carry_out(parts.worker(executor)) == 1
+    assert executor.attempts == []
+    assert await only_run(store) == ("RETRYING", 1, 1, 1, 0)
+    async with store.transaction() as tx:
+        row = await tx.one("SELECT job_id, error, unknown FROM executions")
+    assert tuple(row.values()) == (
+        run.job_id,
+        "a signing_secret was sealed with a key that is not at hand",
+        False,
+    )
 
 
 async def test_an_executor_that_does_not_keep_its_deadline_is_cut_off(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from noonday.api import bodies, problems
 from noonday.api.auth import Gate
-from noonday.api.context import caller_of, context_of
+from noonday.api.context import context_of
 from noonday.api.documents import (
     ApiKeyDocument,
     AuditDocument,
@@ -23,6 +23,7 @@ from noonday.api.documents import (
     stamp,
 )
 from noonday.api.ids import name_of
+from noonday.api.notes import note
 from noonday.api.pages import json, place
 from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
@@ -43,18 +44,6 @@ async def _body(request: Request, kind: type[T]) -> T:
     if isinstance(value, list):
         raise problems.invalid(cast("list[Fault]", value))
     return value
-
-
-async def _note(
-    tx: Tx, request: Request, action: str, what: tuple[str, str], after: Any = None
-) -> None:
-    caller = caller_of(request)
-    entry = audit.Entry(
-        caller.tenant_id, caller.key_id, action, *what,
-        after=None if after is None else audit.document(after),
-        request_id=problems.request_id(request),
-    )  # fmt: skip
-    await audit.write(tx, [entry])
 
 
 # --- tenants ----------------------------------------------------------------------------------
@@ -85,7 +74,7 @@ async def create_tenant(request: Request) -> Response:
         if made is None:
             raise Problem(409, "already_exists", "There is a tenant of this name.")
         after = {"max_payload_bytes": wanted.max_payload_bytes}
-        await _note(tx, request, "tenant.create", ("tenant", wanted.name), after)
+        await note(tx, request, "tenant.create", ("tenant", wanted.name), after=after)
         row = await tenants.one(tx, wanted.name)
     headers = {"Location": f"/v1/tenants/{wanted.name}", **NO_STORE}
     return json(_tenant(_there(row), made[1]), 201, headers)
@@ -97,7 +86,7 @@ async def rotate_secret(request: Request) -> Response:
     async with context.store.transaction() as tx:
         found = await _named_tenant(tx, request)
         secret = await tenants.rotate(tx, context.secretbox, found["id"])
-        await _note(tx, request, "tenant.rotate_signing_secret", ("tenant", found["name"]))
+        await note(tx, request, "tenant.rotate_signing_secret", ("tenant", found["name"]))
         row = await tenants.one(tx, found["name"])
     return json(_tenant(_there(row), secret), headers=NO_STORE)
 
@@ -146,7 +135,7 @@ async def create_api_key(request: Request) -> Response:
         token = await api_keys.create(tx, owner["id"], role, wanted.name, wanted.expires_at)
         key_id = api_keys.id_of(token)
         after = {"tenant": wanted.tenant, "role": wanted.role, "name": wanted.name}
-        await _note(tx, request, "api_key.create", ("api_key", key_id), after)
+        await note(tx, request, "api_key.create", ("api_key", key_id), after=after)
         row = await api_keys.one(tx, key_id)
     headers = {"Location": f"/v1/api-keys/{key_id}", **NO_STORE}
     return json(_api_key(_there(row), token), 201, headers)
@@ -168,7 +157,7 @@ async def revoke_api_key(request: Request) -> Response:
                 "This is the last key with the role admin; make another one before it goes.",
             )
         if await api_keys.revoke(tx, key_id):
-            await _note(tx, request, "api_key.revoke", ("api_key", key_id))
+            await note(tx, request, "api_key.revoke", ("api_key", key_id))
         row = await api_keys.one(tx, key_id)
     if row is None:
         raise not_found("No API key")

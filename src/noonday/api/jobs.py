@@ -15,6 +15,7 @@ from noonday.api.context import Caller, caller_of, context_of
 from noonday.api.documents import JobDocument, JobStatus
 from noonday.api.ids import job_id_of
 from noonday.api.keys import Answer
+from noonday.api.notes import note
 from noonday.api.pages import place
 from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
@@ -24,7 +25,7 @@ from noonday.api.schemas import TriggerBody
 from noonday.api.showing import shown
 from noonday.domain.model import MICROSECOND, JobSpec, Kind, Once, RunKey, shard_of
 from noonday.domain.roles import Role
-from noonday.store import Row, Tx, audit, jobs, locks, occurrences, reports, runs, timers
+from noonday.store import Row, Tx, jobs, locks, occurrences, reports, runs, timers
 from noonday.store.jobs import Filter
 from noonday.store.occurrences import Opening
 
@@ -115,7 +116,7 @@ async def _locked(tx: Tx, request: Request, action: str, job_id: UUID) -> Row | 
     """
     tenant_id = caller_of(request).tenant_id
     if await jobs.one(tx, job_id, tenant_id) is None:
-        await _note(tx, request, action, job_id, None, {"denied": "not_found"})
+        await note(tx, request, action, ("job", job_id), after={"denied": "not_found"})
         return None
     await locks.own_shard(tx, shard_of(job_id))
     # Read again: what ticks have done up to the lock is seen only now.
@@ -141,9 +142,8 @@ async def _cancel(tx: Tx, request: Request, job: Row) -> None:
     if job["schedule_type"] == "once" and not disarmed and not running and not stopped:
         return
     await jobs.cancel(tx, job["id"], reason)
-    await _note(
-        tx, request, "job.cancel", job["id"], {"state": job["state"]}, {"state": "CANCELLED"}
-    )
+    before, after = {"state": job["state"]}, {"state": "CANCELLED"}
+    await note(tx, request, "job.cancel", ("job", job["id"]), before, after)
 
 
 # --- trigger ----------------------------------------------------------------------------------
@@ -175,7 +175,8 @@ async def _trigger(tx: Tx, request: Request, job_id: UUID, reason: str) -> Answe
         raise Problem(409, "job_cancelled", "The job is cancelled; nothing of it runs any more.")
     await _require_room(tx, job)
     key = await _open(tx, job)
-    await _note(tx, request, "job.trigger", job_id, None, {"run": str(key), "reason": reason})
+    done = {"run": str(key), "reason": reason}
+    await note(tx, request, "job.trigger", ("job", job_id), after=done)
     row = await reports.run(tx, key, job["tenant_id"])
     if row is None:
         raise LookupError("a run that was opened is not there")
@@ -206,18 +207,3 @@ async def _open(tx: Tx, job: Row) -> RunKey:
         if await occurrences.open_now(tx, [opening], now):
             return RunKey(job["id"], Kind.TRIGGER, at)
         at += MICROSECOND
-
-
-# --- the audit log ----------------------------------------------------------------------------
-
-
-async def _note(
-    tx: Tx, request: Request, action: str, job_id: UUID, before: object, after: object
-) -> None:
-    caller = caller_of(request)
-    entry = audit.Entry(
-        caller.tenant_id, caller.key_id, action, "job", str(job_id),
-        None if before is None else audit.document(before), audit.document(after),
-        problems.request_id(request),
-    )  # fmt: skip
-    await audit.write(tx, [entry])

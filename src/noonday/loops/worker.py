@@ -23,6 +23,7 @@ from noonday.domain.errors import BlobMissing, CommitUnknown, SecretUnreadable, 
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
     EPOCH,
+    LANES,
     Attempt,
     HttpTarget,
     JobSpec,
@@ -77,7 +78,7 @@ class Worker:
         keys: SigningKeys,
         metrics: Metrics,
         slots: int = 64,
-        lanes: Sequence[str] = ("default",),
+        lanes: Sequence[str] = LANES,
     ) -> None:
         self._store = store
         self._beat_store = beat_store

@@ -198,15 +198,3 @@ async def ledger(
 ) -> list[Row]:
     """A job's ledger, newest nominal time first, from just before a position."""
     return await tx.rows(LEDGER, job_id, tenant_id, before, before_kind, limit)
-
-
-ONE: Final = """
-SELECT job_id, occurrence_at, kind, tenant_id, due_at, materialized_at, outcome, reason,
-       blocking_run, ended_at, attempts
-FROM occurrences WHERE job_id = $1 AND occurrence_at = $2 AND kind = $3
-"""
-
-
-async def one(tx: Tx, job_id: UUID, occurrence_at: datetime, kind: int) -> Row | None:
-    """One row of the ledger."""
-    return await tx.row(ONE, job_id, occurrence_at, kind)

@@ -91,6 +91,10 @@ class JobSpec(msgspec.Struct, frozen=True):
     target: HttpTarget
     retry_policy: RetryPolicy = RetryPolicy()
     lease_sec: int = 60
+    on_unknown: Literal["retry", "dead_letter"] = "retry"
+    """What follows when nobody knows whether the receiver did the work."""
+    cancel_url: str | None = None
+    """Called when a request that is under way is cut off because its run was cancelled."""
 
 
 # --- Occurrences and runs ---------------------------------------------------------------------
@@ -176,6 +180,10 @@ class Reason(StrEnum):
     BLOCKED_TARGET = "blocked_target"
     TARGET_GONE = "target_gone"
     INTERRUPTED = "interrupted"
+    UNKNOWN_OUTCOME = "unknown_outcome"
+    """The receiver may have done the work, and the job wants nothing automatic then."""
+    KILLED = "killed"
+    """By hand."""
 
 
 # --- Attempts and their outcomes --------------------------------------------------------------
@@ -216,6 +224,19 @@ class OutcomeKind(StrEnum):
     """We stopped the attempt ourselves (shutdown); the receiver may have seen it."""
     NOT_SENT = "not_sent"
     """Handed back before anything was sent: leaves no trace but a higher lease version."""
+    CANCELLED = "cancelled"
+    """We stopped the attempt, because its run was cancelled; the receiver may have seen it."""
+
+
+class Excerpt(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of an answer, beside its status: for people, cut and clean."""
+
+    headers: dict[str, str] = {}
+    """Those of a closed list, names in lower case."""
+    body: str = ""
+    """The first 1,000 bytes as text; of what is not text, only that."""
+    truncated: bool = False
+    """Whether there was more of the body."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -228,3 +249,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The receiver's wish from ``Retry-After``, not yet bounded."""
     unknown: bool = False
     """True when the receiver may have done the work although we saw no answer."""
+    response: Excerpt | None = None
+    """What is kept of the answer; None when there was none, or nothing beside its status."""
+    duplicate: bool = False
+    """The receiver says that it had done this already (``X-Noonday-Duplicate: 1``)."""

@@ -18,6 +18,7 @@ from noonday.domain.lifecycle import (
     Source,
     Transition,
     expire,
+    is_too_late,
     settle,
 )
 from noonday.domain.model import (
@@ -69,6 +70,11 @@ FIRST_ATTEMPT = {
     OutcomeKind.BAD_PAYLOAD: Transition(Event.DEAD_LETTER, FAILED, reason=Reason.BAD_PAYLOAD),
     OutcomeKind.INTERRUPTED: Transition(Event.INTERRUPT, ExecutionStatus.INTERRUPTED),
     OutcomeKind.NOT_SENT: Transition(Event.HAND_BACK),
+    OutcomeKind.CANCELLED: Transition(Event.STOP, ExecutionStatus.CANCELLED),
+    OutcomeKind.KILLED: Transition(
+        Event.DEAD_LETTER, ExecutionStatus.CANCELLED, reason=Reason.KILLED
+    ),
+    OutcomeKind.EXPIRED: Transition(Event.DEAD_LETTER, FAILED, reason=Reason.EXPIRED),
 }
 BUDGET_USED_UP = FIRST_ATTEMPT | {
     OutcomeKind.TRANSIENT: Transition(Event.DEAD_LETTER, FAILED, reason=Reason.TRANSIENT),
@@ -160,6 +166,43 @@ def test_an_expired_lease_is_a_failure_of_the_budget_and_is_offered_at_once() ->
     assert expire(FRESH, POLICY, DUE + HOUR + TICK) == Transition(
         Event.DEAD_LETTER, expired, reason=Reason.EXPIRED
     )
+
+
+# --- nobody knows -----------------------------------------------------------------------------
+
+PASSES = [OutcomeKind.TRANSIENT, OutcomeKind.TIMEOUT, OutcomeKind.INTERRUPTED]
+
+
+@pytest.mark.parametrize("kind", PASSES)
+def test_where_nothing_automatic_is_wanted_an_unknown_outcome_is_a_dead_letter_at_once(
+    kind: OutcomeKind,
+) -> None:
+    interrupted = kind is OutcomeKind.INTERRUPTED
+    status = ExecutionStatus.INTERRUPTED if interrupted else FAILED
+    unknown = Outcome(kind, unknown=True)
+    assert settle(FRESH, unknown, POLICY, DUE, 0.0, "dead_letter") == Transition(
+        Event.DEAD_LETTER, status, reason=Reason.UNKNOWN_OUTCOME
+    )
+    assert settle(FRESH, unknown, POLICY, DUE, 0.0, "retry") == FIRST_ATTEMPT[kind]
+
+
+@pytest.mark.parametrize("kind", OutcomeKind)
+def test_what_is_known_does_not_depend_on_what_is_wanted_otherwise(kind: OutcomeKind) -> None:
+    assert settle(FRESH, Outcome(kind), POLICY, DUE, 0.0, "dead_letter") == FIRST_ATTEMPT[kind]
+
+
+def test_a_lease_that_ran_out_is_an_unknown_outcome() -> None:
+    assert expire(FRESH, POLICY, DUE, "dead_letter") == Transition(
+        Event.DEAD_LETTER, ExecutionStatus.LEASE_EXPIRED, reason=Reason.UNKNOWN_OUTCOME
+    )
+
+
+def test_only_a_run_that_has_failed_before_can_be_held_back_for_too_long() -> None:
+    late = DUE + HOUR + TICK
+    assert not is_too_late(FRESH, POLICY, late)
+    assert is_too_late(lease(failures=1), POLICY, late)
+    assert not is_too_late(lease(failures=1), POLICY, late - TICK)
+    assert not is_too_late(lease(failures=1), RetryPolicy(max_age_sec=None), late)
 
 
 # --- the table --------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import pytest
 
 from noonday.domain.model import RunKey
 from noonday.loops import retries as module
-from noonday.store import Store, runs
+from noonday.store import Store, cancels, runs
+from noonday.store.cancels import Which
 from tests.support import seeds
 from tests.support.invariants import broken
 from tests.support.scripted import Parts
@@ -81,7 +82,7 @@ async def test_a_run_that_was_cancelled_meanwhile_does_not_come_back(
 ) -> None:
     (run,) = await waiting(store, 10)
     async with store.transaction() as tx:
-        assert await runs.cancel(tx, run.job_id, "deleted") == 1
+        assert await cancels.cancel(tx, Which(run.job_id), "deleted") == 1
     store.now = T + 60 * SECOND
     assert await parts.retries().tick() == 0
     assert not await broken(store)

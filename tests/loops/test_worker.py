@@ -11,7 +11,8 @@ from noonday.domain.errors import CommitUnknown, StoreUnavailable
 from noonday.domain.model import Attempt, Outcome, OutcomeKind, RetryPolicy, RunKey
 from noonday.loops import flight
 from noonday.loops.worker import Worker
-from noonday.store import Store, runs, tenants, workers
+from noonday.store import Store, cancels, runs, tenants, workers
+from noonday.store.cancels import Which
 from noonday.store.secretbox import SecretBox
 from tests.support import seeds
 from tests.support.holds import eventually
@@ -306,7 +307,7 @@ async def test_an_unknown_claim_of_a_job_that_was_cancelled_meanwhile_is_its_end
     with pytest.raises(CommitUnknown):
         await worker.tick()
     async with store.transaction() as tx:
-        assert await runs.request_cancel(tx, run.job_id, "deleted") == 1
+        assert await cancels.request(tx, Which(run.job_id), "deleted") == 1
     assert await worker.tick() == 0
     assert await outcomes(store) == ["CANCELLED"]
     assert executor.attempts == []

@@ -8,7 +8,8 @@ from typing import Any
 
 from noonday.domain.model import RunKey
 from noonday.domain.ranking import AGEING_STEP, Floors, effective
-from noonday.store import Store, Tx, runs
+from noonday.store import Store, Tx, cancels, runs
+from noonday.store.cancels import Which
 from noonday.store.runs import Claimed, key_of
 from tests.races.conftest import EveryOrder
 from tests.support import seeds
@@ -111,7 +112,7 @@ async def test_a_cancelled_run_is_not_claimed_and_a_claimed_one_not_cancelled(
         (run,) = await seed(store, 1)
 
         async def cancel(tx: Tx) -> int:
-            return await runs.cancel(tx, run.job_id, "deleted")
+            return await cancels.cancel(tx, Which(run.job_id), "deleted")
 
         return {"claim": [claiming(1)], "cancel": [cancel]}
 

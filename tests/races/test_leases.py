@@ -18,7 +18,8 @@ from noonday.domain.model import (
     RetryPolicy,
     RunKey,
 )
-from noonday.store import Store, Tx, occurrences, runs
+from noonday.store import Store, Tx, cancels, occurrences, runs
+from noonday.store.cancels import Which
 from noonday.store.occurrences import Opening
 from noonday.store.runs import Held, held_key
 from noonday.store.settlements import Settlement
@@ -280,7 +281,7 @@ async def test_a_cancel_and_a_result_tell_the_same_story(
         run = await leased(store)
 
         async def cancel(tx: Tx) -> int:
-            return await runs.cancel(tx, run.job_id, "deleted")
+            return await cancels.cancel(tx, Which(run.job_id), "deleted")
 
         return {"settle": [settling(seeds.held(run), event)], "cancel": [cancel]}
 
@@ -299,13 +300,13 @@ def cancelling(job: UUID) -> list[Step]:
     """All that a cancel does to the runs of a job, as the API does it."""
 
     async def lock(tx: Tx) -> int:
-        return await runs.lock_job(tx, job)
+        return await cancels.lock(tx, Which(job))
 
     async def request(tx: Tx) -> int:
-        return await runs.request_cancel(tx, job, "deleted")
+        return await cancels.request(tx, Which(job), "deleted")
 
     async def cancel(tx: Tx) -> int:
-        return await runs.cancel(tx, job, "deleted")
+        return await cancels.cancel(tx, Which(job), "deleted")
 
     return [lock, request, cancel]
 
@@ -391,7 +392,7 @@ async def test_a_run_whose_retry_is_due_is_cancelled_or_was_claimable_before(
             return await runs.retry_due(tx, 100)
 
         async def cancel(tx: Tx) -> int:
-            return await runs.cancel(tx, run.job_id, "deleted")
+            return await cancels.cancel(tx, Which(run.job_id), "deleted")
 
         return {"due": [at(TOO_LATE, due)], "cancel": [cancel]}
 

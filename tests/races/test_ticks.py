@@ -9,7 +9,8 @@ import pytest
 
 from noonday.domain.errors import FenceLost, StoreUnavailable
 from noonday.domain.model import Kind, RunKey, shard_of
-from noonday.store import Store, Tx, jobs, locks, occurrences, runs, shards, timers
+from noonday.store import Store, Tx, cancels, jobs, locks, occurrences, runs, shards, timers
+from noonday.store.cancels import Which
 from noonday.store.occurrences import Opening
 from noonday.store.timers import Timer
 from tests.races.conftest import EveryOrder
@@ -253,7 +254,7 @@ async def test_after_a_delete_nothing_of_the_job_materializes(
 
         async def delete(tx: Tx) -> tuple[int, int]:
             disarmed = await timers.disarm(tx, job)
-            stopped = await runs.cancel(tx, job, "deleted")
+            stopped = await cancels.cancel(tx, Which(job), "deleted")
             assert await jobs.cancel(tx, job, "deleted")
             return disarmed, stopped
 

@@ -14,7 +14,8 @@ import noonday.store
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Reason
 from noonday.domain.ranking import AGEING_STEP, Floors
-from noonday.store import Row, Store, Tx, executions, occurrences, runs, timers
+from noonday.store import Row, Store, Tx, cancels, executions, holds, occurrences, runs, timers
+from noonday.store.cancels import Which
 from noonday.store.runs import Ended
 from noonday.store.settlements import Settlement
 from noonday.store.timers import Timer
@@ -228,7 +229,9 @@ async def check_expired(made: Explained) -> None:
 
 async def check_cancel(made: Explained) -> None:
     run = made.leases(1)[0]
-    plan = await made.plan(runs.CANCEL, lambda tx: runs.cancel(tx, run.job_id, "deleted"))
+    plan = await made.plan(
+        cancels.CANCEL, lambda tx: cancels.cancel(tx, Which(run.job_id), "deleted")
+    )
     assert "runs_pkey" in plan.indexes
     assert "runs" not in plan.scans
 
@@ -306,7 +309,7 @@ async def test_after_a_burst_that_statistics_do_not_know_nothing_reads_all_runs(
         await seeds.ready(tx, count=500)
         held = [runs.held_key(row) for row in await seeds.claim(tx, limit=500)]
         await tx.execute(OTHER_RUNS, NOW + SECOND)
-    ended = [Ended(*each, "FAILED", 500, None, False) for each in held]
+    ended = [Ended(*each, "FAILED", 500, None, False, None, None) for each in held]
     floors = Floors().each()
     calls: dict[str, Callable[[Tx], Awaitable[object]]] = {
         runs.CLAIM: lambda tx: runs.claim(tx, "default", floors, 64, AGEING_STEP, seeds.WORKER),
@@ -314,11 +317,13 @@ async def test_after_a_burst_that_statistics_do_not_know_nothing_reads_all_runs(
         runs.COMPLETE: lambda tx: runs.complete(tx, ended[:100]),
         runs.RETRY: lambda tx: runs.retry(tx, [(each, SECOND) for each in ended[100:200]]),
         runs.DEAD_LETTER: lambda tx: runs.dead_letter(
-            tx, [(each, "transient") for each in ended[200:300]]
+            tx, [(each, "transient", "f") for each in ended[200:300]]
         ),
         runs.RELEASE: lambda tx: runs.release(tx, ended[300:400]),
-        runs.HAND_BACK: lambda tx: runs.hand_back(tx, held[400:]),
-        runs.END_CANCELLED: lambda tx: runs.end_cancelled(tx, held[400:]),
+        runs.HAND_BACK: lambda tx: runs.hand_back(tx, held[400:430]),
+        runs.STOP: lambda tx: runs.stop(tx, ended[430:460]),
+        holds.HOLD: lambda tx: holds.hold(tx, [(each, "breaker", "k") for each in held[460:480]]),
+        cancels.END: lambda tx: cancels.end(tx, held[400:]),
         runs.HELD_SINCE: lambda tx: runs.held_since(tx, "default", floors, seeds.WORKER, NOW),
     }
     for statement, call in calls.items():

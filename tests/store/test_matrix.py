@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
+from uuid import UUID
 
 import pytest
 
-from noonday.domain.lifecycle import TRANSITIONS, Event, Source, Transition
+from noonday.domain.lifecycle import TRANSITIONS, Event, Source, Transition, hold
 from noonday.domain.model import (
     ExecutionStatus,
     Interval,
@@ -22,7 +23,8 @@ from noonday.domain.model import (
     RunState,
     shard_of,
 )
-from noonday.store import Store, Tx, jobs, occurrences, runs, timers
+from noonday.store import Store, Tx, cancels, dead_letters, holds, jobs, occurrences, runs, timers
+from noonday.store.cancels import Which
 from noonday.store.occurrences import Opening
 from noonday.store.runs import Held
 from noonday.store.settlements import WRITERS, Settlement
@@ -86,6 +88,13 @@ async def ended(tx: Tx) -> RunKey:
     return run
 
 
+async def dead(tx: Tx) -> RunKey:
+    run = await running(tx)
+    transition = SETTLEMENTS[Event.DEAD_LETTER]
+    assert await seeds.settle(tx, Settlement(seeds.held(run), transition, seeds.FAILURE))
+    return run
+
+
 SOURCES: dict[Source, tuple[Callable[[Tx], Awaitable[RunKey]], datetime]] = {
     Source.NONE: (none, DURING_THE_LEASE),
     Source.READY: (ready, DURING_THE_LEASE),
@@ -94,6 +103,7 @@ SOURCES: dict[Source, tuple[Callable[[Tx], Awaitable[RunKey]], datetime]] = {
     Source.LAPSED: (running, AFTER_THE_LEASE),
     Source.RETRYING: (retrying, DURING_THE_LEASE),
     Source.ENDED: (ended, DURING_THE_LEASE),
+    Source.DEAD: (dead, DURING_THE_LEASE),
 }
 
 
@@ -108,6 +118,8 @@ SETTLEMENTS = {
     Event.INTERRUPT: Transition(Event.INTERRUPT, ExecutionStatus.INTERRUPTED),
     Event.HAND_BACK: Transition(Event.HAND_BACK),
     Event.EXPIRE: Transition(Event.EXPIRE, ExecutionStatus.LEASE_EXPIRED),
+    Event.STOP: Transition(Event.STOP, ExecutionStatus.CANCELLED),
+    Event.HOLD: hold("breaker", "target:1:x"),
 }
 
 
@@ -137,11 +149,23 @@ async def retry_due(tx: Tx, found: Found) -> int:
 
 
 async def request_cancel(tx: Tx, found: Found) -> int:
-    return await runs.request_cancel(tx, found.run.job_id, "deleted")
+    return await cancels.request(tx, Which(found.run.job_id), "deleted")
 
 
 async def cancel(tx: Tx, found: Found) -> int:
-    return await runs.cancel(tx, found.run.job_id, "deleted")
+    return await cancels.cancel(tx, Which(found.run.job_id), "deleted")
+
+
+async def kill(tx: Tx, found: Found) -> int:
+    return await cancels.cancel(tx, Which.run(found.run), "by hand", kill=True)
+
+
+async def admit(tx: Tx, found: Found) -> int:
+    return await holds.admit(tx, seeds.HOLD_KEY, 10)
+
+
+async def replay(tx: Tx, found: Found) -> int:
+    return len(await dead_letters.replay(tx, [found.run], seeds.TENANT, UUID(int=7)))
 
 
 def settling(event: Event) -> Callable[[Tx, Found], Awaitable[int]]:
@@ -159,6 +183,9 @@ EVENTS: dict[Event, Callable[[Tx, Found], Awaitable[int]]] = {
     Event.RETRY_DUE: retry_due,
     Event.REQUEST_CANCEL: request_cancel,
     Event.CANCEL: cancel,
+    Event.KILL: kill,
+    Event.ADMIT: admit,
+    Event.REPLAY: replay,
     **{event: settling(event) for event in SETTLEMENTS},
 }
 GUARDED = {Event.HEARTBEAT, *SETTLEMENTS}
@@ -179,6 +206,7 @@ class Left(NamedTuple):
     locked_until: datetime | None = None
     retry_at: datetime | None = None
     executions: tuple[str, ...] = ()
+    letters: tuple[str, ...] = ()
 
 
 def left_by(event: Event, source: Source) -> Left | None:
@@ -197,6 +225,9 @@ def left_by(event: Event, source: Source) -> Left | None:
         Event.EXPIRE: Left(1, 1, 1, executions=("LEASE_EXPIRED",)),
         Event.RETRY_DUE: Left(1, 1, 1, executions=("FAILED",)),
         Event.REQUEST_CANCEL: Left(1, 1, worker=True, locked_until=LEASE_END),
+        Event.HOLD: Left(0, 1, claimable=False),
+        Event.ADMIT: Left(0, 0),
+        Event.REPLAY: Left(1, 1, executions=("FAILED",), letters=("REPLAYED",)),
     }.get(event)
 
 
@@ -213,14 +244,21 @@ WRITTEN = {
     Event.RETRY_DUE: {"runs"},
     Event.REQUEST_CANCEL: {"runs"},
     Event.CANCEL: {"runs", "occurrences"},
+    Event.KILL: {"runs", "occurrences", "dead_letters"},
+    Event.STOP: {"runs", "occurrences", "executions"},
+    Event.HOLD: {"runs"},
+    Event.ADMIT: {"runs"},
+    Event.REPLAY: {"runs", "occurrences", "dead_letters"},
 }
 """The tables that an event writes to, and no others."""
 
 ENDS = {
-    # outcome, reason, attempts by source, status of the last execution
-    Event.COMPLETE: ("COMPLETE", None, "SUCCESS"),
-    Event.DEAD_LETTER: ("FAILED", "permanent_answer", "FAILED"),
-    Event.CANCEL: ("CANCELLED", "deleted", None),
+    # outcome, reason, status of the last execution, error of the dead letter
+    Event.COMPLETE: ("COMPLETE", None, "SUCCESS", None),
+    Event.DEAD_LETTER: ("FAILED", "permanent_answer", "FAILED", seeds.FAILURE.error),
+    Event.CANCEL: ("CANCELLED", "deleted", None, None),
+    Event.KILL: ("FAILED", "killed", None, "by hand"),
+    Event.STOP: ("CANCELLED", "cancelled", "CANCELLED", None),
 }
 
 
@@ -245,23 +283,21 @@ async def check_open(tx: Tx, run: RunKey, expected: Left) -> None:
         row["locked_until"],
         row["retry_at"],
         tuple(each["status"] for each in executions),
+        tuple(each["state"] for each in await tx.rows("SELECT state FROM dead_letters")),
     )
-    assert await tx.value("SELECT count(*) FROM dead_letters") == 0
     ledger = await tx.one("SELECT outcome, ended_at FROM occurrences")
     assert tuple(ledger.values()) == (None, None)
 
 
 async def check_ended(tx: Tx, event: Event, now: datetime, attempts: int) -> None:
-    outcome, reason, status = ENDS[event]
+    outcome, reason, status, error = ENDS[event]
     ledger = await tx.one("SELECT outcome, reason, ended_at, attempts FROM occurrences")
     assert tuple(ledger.values()) == (outcome, reason, now, attempts)
     executions = await tx.rows("SELECT status, finished_at, lease_version FROM executions")
     if status is not None:
         assert [tuple(each.values()) for each in executions] == [(status, now, 1)]
-    letters = await tx.rows(
-        "SELECT reason, error, attempts, lease_version, dead_at FROM dead_letters"
-    )
-    expected = [(reason, seeds.FAILURE.error, 1, 1, now)] if event is Event.DEAD_LETTER else []
+    letters = await tx.rows("SELECT reason, error, attempts, state, dead_at FROM dead_letters")
+    expected = [] if error is None else [(reason, error, attempts, "DEAD", now)]
     assert [tuple(each.values()) for each in letters] == expected
 
 
@@ -384,14 +420,21 @@ async def test_a_lease_ends_after_its_last_instant(store: Store) -> None:
             assert len(await runs.expired(tx, "default", 5, store.now, 10)) == count
 
 
-@pytest.mark.parametrize("event", [Event.INTERRUPT, Event.HAND_BACK, Event.EXPIRE, Event.RETRY_DUE])
+BACK_AGAIN = {
+    Event.INTERRUPT: Source.RUNNING,
+    Event.HAND_BACK: Source.RUNNING,
+    Event.EXPIRE: Source.LAPSED,
+    Event.RETRY_DUE: Source.RETRYING,
+    Event.ADMIT: Source.HELD,
+    Event.REPLAY: Source.DEAD,
+}
+
+
+@pytest.mark.parametrize("event", [*BACK_AGAIN])
 async def test_what_becomes_claimable_again_ranks_by_the_clock_of_that_moment(
     store: Store, event: Event
 ) -> None:
-    source = {Event.EXPIRE: Source.LAPSED, Event.RETRY_DUE: Source.RETRYING}.get(
-        event, Source.RUNNING
-    )
-    found = await found_at(store, source)
+    found = await found_at(store, BACK_AGAIN[event])
     async with store.transaction() as tx:
         assert await EVENTS[event](tx, found) == 1
         assert await tx.value("SELECT rank FROM runs") == found.now

@@ -36,14 +36,17 @@ BROKEN = {
             OR max(e.lease_version) <> max(e.lease_version) FILTER (WHERE e.status = 'SUCCESS')""",
     "a run's budget is what its executions used": """
         SELECT r.job_id, r.failures, r.interruptions FROM runs r
-        LEFT JOIN executions e USING (job_id, occurrence_at, kind)
+        LEFT JOIN dead_letters d USING (job_id, occurrence_at, kind)
+        LEFT JOIN executions e ON e.job_id = r.job_id AND e.occurrence_at = r.occurrence_at
+             AND e.kind = r.kind AND e.attempt > coalesce(d.attempts, 0)
         GROUP BY r.job_id, r.occurrence_at, r.kind, r.failures, r.interruptions
         HAVING count(*) FILTER (WHERE e.status IN ('FAILED', 'LEASE_EXPIRED')) <> r.failures
             OR count(*) FILTER (WHERE e.status = 'INTERRUPTED') <> r.interruptions""",
-    "a failed occurrence and only that has a dead letter": """
+    "a failed occurrence and only that has a dead letter that was not replayed": """
         SELECT o.job_id, o.outcome, d.reason FROM occurrences o
         FULL JOIN dead_letters d USING (job_id, occurrence_at, kind)
-        WHERE (o.outcome IS NOT DISTINCT FROM 'FAILED') <> (d.job_id IS NOT NULL)""",
+        WHERE (o.outcome IS NOT DISTINCT FROM 'FAILED')
+           <> (d.job_id IS NOT NULL AND d.state <> 'REPLAYED')""",
     "a job has at most one timer": """
         SELECT job_id FROM (SELECT job_id FROM timers OFFSET 0) AS t
         GROUP BY job_id HAVING count(*) > 1""",

@@ -34,6 +34,7 @@ from noonday.store.settlements import Settlement
 from noonday.store.timers import Timer
 
 LEASE_SEC = 60
+HOLD_KEY = "lane:x"
 TENANT = 1
 WORKER = UUID(int=1)
 OTHER_WORKER = UUID(int=2)
@@ -125,8 +126,9 @@ async def claim(
 async def hold(tx: Tx, run: RunKey) -> None:
     """Hold a READY run back."""
     await tx.execute(
-        "UPDATE runs SET hold = 'lane', hold_key = 'lane:x', claimable = false WHERE job_id = $1",
+        "UPDATE runs SET hold = 'lane', hold_key = $2, claimable = false WHERE job_id = $1",
         run.job_id,
+        HOLD_KEY,
     )
 
 

@@ -39,14 +39,25 @@ WHAT_HAPPENS = {
     Event.EXPIRE: "the lease ran out; the reaper counts a failure and offers the run again",
     Event.RETRY_DUE: "the time it waited for has come",
     Event.REQUEST_CANCEL: "its job was cancelled: this attempt goes on, but is the last one",
-    Event.CANCEL: "its job was cancelled, also while the attempt that failed just now ran",
+    Event.CANCEL: "it was cancelled, also while the attempt that failed just now ran",
+    Event.KILL: "a person made a dead letter of it",
+    Event.STOP: "it was to be stopped, and its worker has cut the attempt off",
+    Event.HOLD: "claimed while something holds it back: nothing was sent, no attempt is used",
+    Event.ADMIT: "what held it back lets it go",
+    Event.REPLAY: "its dead letter is replayed: the same run, with a fresh budget",
 }
 SHOWN = {
     Source.NONE: "no run yet",
     Source.HELD: "READY, held",
     Source.LAPSED: "RUNNING, its lease run out",
+    Source.DEAD: "FAILED, its dead letter lies there",
 }
-NODES: dict[Source, str] = {Source.NONE: "[*]", Source.LAPSED: "RUNNING", Source.HELD: "HELD"}
+NODES: dict[Source, str] = {
+    Source.NONE: "[*]",
+    Source.LAPSED: "RUNNING",
+    Source.HELD: "HELD",
+    Source.DEAD: "FAILED",
+}
 
 
 def page() -> str:

@@ -25,7 +25,8 @@ from noonday.api.schemas import TriggerBody
 from noonday.api.showing import shown
 from noonday.domain.model import MICROSECOND, JobSpec, Kind, Once, RunKey, shard_of
 from noonday.domain.roles import Role
-from noonday.store import Row, Tx, jobs, locks, occurrences, reports, runs, timers
+from noonday.store import Row, Tx, cancels, jobs, locks, occurrences, reports, runs, timers
+from noonday.store.cancels import Which
 from noonday.store.jobs import Filter
 from noonday.store.occurrences import Opening
 
@@ -136,9 +137,10 @@ async def _cancel(tx: Tx, request: Request, job: Row) -> None:
         return
     reason = f"cancelled by {caller_of(request).key_id}"
     disarmed = await timers.disarm(tx, job["id"])
-    await runs.lock_job(tx, job["id"])
-    running = await runs.request_cancel(tx, job["id"], reason)
-    stopped = await runs.cancel(tx, job["id"], reason)
+    every = Which(job["id"])
+    await cancels.lock(tx, every)
+    running = await cancels.request(tx, every, reason)
+    stopped = await cancels.cancel(tx, every, reason)
     if job["schedule_type"] == "once" and not disarmed and not running and not stopped:
         return
     await jobs.cancel(tx, job["id"], reason)

@@ -18,6 +18,7 @@ from noonday.domain import retry
 from noonday.domain.model import (
     ExecutionStatus,
     LedgerOutcome,
+    OnUnknown,
     Outcome,
     OutcomeKind,
     Reason,
@@ -42,6 +43,8 @@ class Source(StrEnum):
     """RUNNING, its lease run out."""
     RETRYING = "RETRYING"
     ENDED = "ENDED"
+    DEAD = "DEAD"
+    """Ended with a dead letter that lies there."""
 
 
 class Event(StrEnum):
@@ -60,6 +63,14 @@ class Event(StrEnum):
     REQUEST_CANCEL = "request_cancel"
     """The job was cancelled: what runs goes on, but is not tried again."""
     CANCEL = "cancel"
+    KILL = "kill"
+    """A person makes a dead letter of what waits."""
+    STOP = "stop"
+    """Its worker has cut the attempt off, as it was asked to."""
+    HOLD = "hold"
+    """Claimed, and put back before anything was sent: something holds it back."""
+    ADMIT = "admit"
+    REPLAY = "replay"
 
 
 class Rule(NamedTuple):
@@ -70,6 +81,7 @@ class Rule(NamedTuple):
 
 
 _HELD_LEASE: Final = frozenset({Source.RUNNING, Source.LAPSED})
+_WAITS: Final = frozenset({Source.READY, Source.HELD, Source.RETRYING})
 
 TRANSITIONS: Final[dict[Event, Rule]] = {
     Event.MATERIALIZE: Rule(frozenset({Source.NONE}), RunState.READY),
@@ -84,9 +96,13 @@ TRANSITIONS: Final[dict[Event, Rule]] = {
     Event.EXPIRE: Rule(frozenset({Source.LAPSED}), RunState.READY),
     Event.RETRY_DUE: Rule(frozenset({Source.RETRYING}), RunState.READY),
     Event.REQUEST_CANCEL: Rule(_HELD_LEASE, RunState.RUNNING),
-    Event.CANCEL: Rule(
-        frozenset({Source.READY, Source.HELD, Source.RETRYING}), LedgerOutcome.CANCELLED
-    ),
+    Event.CANCEL: Rule(_WAITS, LedgerOutcome.CANCELLED),
+    Event.KILL: Rule(_WAITS, LedgerOutcome.FAILED),
+    Event.STOP: Rule(_HELD_LEASE, LedgerOutcome.CANCELLED),
+    Event.HOLD: Rule(_HELD_LEASE, RunState.READY),
+    Event.ADMIT: Rule(frozenset({Source.HELD}), RunState.READY),
+    # The same run: its id, attempt numbers and lease version go on, its budget is fresh.
+    Event.REPLAY: Rule(frozenset({Source.DEAD}), RunState.READY),
 }
 
 
@@ -110,33 +126,60 @@ class Transition(msgspec.Struct, frozen=True, gc=False):
     execution: ExecutionStatus | None = None
     delay: timedelta | None = None
     reason: Reason | None = None
+    hold: tuple[str, str] | None = None
+    """What holds the run back: the kind, and the key under which it waits."""
 
 
-_ENDS_AT_ONCE: Final = {
-    OutcomeKind.PERMANENT: Reason.PERMANENT_ANSWER,
-    OutcomeKind.GONE: Reason.TARGET_GONE,
-    OutcomeKind.BLOCKED: Reason.BLOCKED_TARGET,
-    OutcomeKind.BAD_PAYLOAD: Reason.BAD_PAYLOAD,
+def _dead(execution: ExecutionStatus, reason: Reason) -> Transition:
+    return Transition(Event.DEAD_LETTER, execution, reason=reason)
+
+
+_PLAIN: Final = {
+    OutcomeKind.SUCCESS: Transition(Event.COMPLETE, ExecutionStatus.SUCCESS),
+    OutcomeKind.NOT_SENT: Transition(Event.HAND_BACK),
+    OutcomeKind.CANCELLED: Transition(Event.STOP, ExecutionStatus.CANCELLED),
+    OutcomeKind.KILLED: _dead(ExecutionStatus.CANCELLED, Reason.KILLED),
+    OutcomeKind.PERMANENT: _dead(ExecutionStatus.FAILED, Reason.PERMANENT_ANSWER),
+    OutcomeKind.GONE: _dead(ExecutionStatus.FAILED, Reason.TARGET_GONE),
+    OutcomeKind.BLOCKED: _dead(ExecutionStatus.FAILED, Reason.BLOCKED_TARGET),
+    OutcomeKind.BAD_PAYLOAD: _dead(ExecutionStatus.FAILED, Reason.BAD_PAYLOAD),
+    OutcomeKind.EXPIRED: _dead(ExecutionStatus.FAILED, Reason.EXPIRED),
 }
+"""Outcomes after which nothing is left to decide."""
 
 
 def settle(
-    lease: Lease, outcome: Outcome, policy: RetryPolicy, now: datetime, chance: float
+    lease: Lease,
+    outcome: Outcome,
+    policy: RetryPolicy,
+    now: datetime,
+    chance: float,
+    on_unknown: OnUnknown = "retry",
 ) -> Transition:
     """What follows from ``outcome``; ``chance`` in ``[0, 1)`` spreads retries."""
-    if outcome.kind is OutcomeKind.SUCCESS:
-        return Transition(Event.COMPLETE, ExecutionStatus.SUCCESS)
-    if outcome.kind is OutcomeKind.NOT_SENT:
-        return Transition(Event.HAND_BACK)
-    if outcome.kind is OutcomeKind.INTERRUPTED:
+    plain = _PLAIN.get(outcome.kind)
+    if plain is not None:
+        return plain
+    interrupted = outcome.kind is OutcomeKind.INTERRUPTED
+    if outcome.unknown and on_unknown == "dead_letter":
+        status = ExecutionStatus.INTERRUPTED if interrupted else ExecutionStatus.FAILED
+        return _dead(status, Reason.UNKNOWN_OUTCOME)
+    if interrupted:
         return _interrupted(lease)
-    if outcome.kind in _ENDS_AT_ONCE:
-        return _dead(ExecutionStatus.FAILED, _ENDS_AT_ONCE[outcome.kind])
     return _failed(lease, outcome, policy, now, chance)
 
 
-def expire(lease: Lease, policy: RetryPolicy, now: datetime) -> Transition:
+def hold(kind: str, key: str) -> Transition:
+    """What follows when a run that was just claimed may not be sent yet."""
+    return Transition(Event.HOLD, hold=(kind, key))
+
+
+def expire(
+    lease: Lease, policy: RetryPolicy, now: datetime, on_unknown: OnUnknown = "retry"
+) -> Transition:
     """What follows when a lease ran out: offered again at once, while the budget lasts."""
+    if on_unknown == "dead_letter":
+        return _dead(ExecutionStatus.LEASE_EXPIRED, Reason.UNKNOWN_OUTCOME)
     if lease.failures + 1 >= policy.max_attempts:
         return _dead(ExecutionStatus.LEASE_EXPIRED, Reason.LEASE_EXPIRED)
     if _too_old(lease, policy, now):
@@ -163,11 +206,15 @@ def _failed(
     return Transition(Event.RETRY, ExecutionStatus.FAILED, delay=delay)
 
 
+def is_too_late(lease: Lease, policy: RetryPolicy, now: datetime) -> bool:
+    """Whether a run that has failed before was held back beyond the age up to which it is tried.
+
+    A first attempt is made however late.
+    """
+    return lease.failures > 0 and _too_old(lease, policy, now)
+
+
 def _too_old(lease: Lease, policy: RetryPolicy, at: datetime) -> bool:
     if policy.max_age_sec is None:
         return False
     return (at - lease.due_at).total_seconds() > policy.max_age_sec
-
-
-def _dead(execution: ExecutionStatus, reason: Reason) -> Transition:
-    return Transition(Event.DEAD_LETTER, execution, reason=reason)

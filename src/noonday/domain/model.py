@@ -84,6 +84,10 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     max_age_sec: int | None = 86_400
 
 
+OnUnknown = Literal["retry", "dead_letter"]
+"""What follows when nobody knows whether the receiver did the work."""
+
+
 class JobSpec(msgspec.Struct, frozen=True):
     """The part of a job that is stored as one document and read as a whole."""
 
@@ -91,8 +95,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     target: HttpTarget
     retry_policy: RetryPolicy = RetryPolicy()
     lease_sec: int = 60
-    on_unknown: Literal["retry", "dead_letter"] = "retry"
-    """What follows when nobody knows whether the receiver did the work."""
+    on_unknown: OnUnknown = "retry"
     cancel_url: str | None = None
     """Called when a request that is under way is cut off because its run was cancelled."""
 
@@ -226,6 +229,10 @@ class OutcomeKind(StrEnum):
     """Handed back before anything was sent: leaves no trace but a higher lease version."""
     CANCELLED = "cancelled"
     """We stopped the attempt, because its run was cancelled; the receiver may have seen it."""
+    KILLED = "killed"
+    """The same, and a person wants a dead letter of it."""
+    EXPIRED = "expired"
+    """It was held back until it was too old to be tried again; nothing was sent."""
 
 
 class Excerpt(msgspec.Struct, frozen=True, gc=False):

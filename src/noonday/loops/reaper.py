@@ -16,7 +16,15 @@ import msgspec
 import structlog
 
 from noonday.domain import lifecycle
-from noonday.domain.model import EPOCH, PRIORITIES, JobSpec, Outcome, OutcomeKind, RetryPolicy
+from noonday.domain.model import (
+    EPOCH,
+    PRIORITIES,
+    JobSpec,
+    OnUnknown,
+    Outcome,
+    OutcomeKind,
+    RetryPolicy,
+)
 from noonday.domain.ranking import LATE_COMMIT
 from noonday.loops import tally
 from noonday.store import Row, Store, runs, settlements, workers
@@ -104,13 +112,15 @@ class Reaper:
 
 
 def _settlement(row: Row, now: datetime) -> Settlement:
-    policy = _policy(row["spec"])
-    return Settlement(held_key(row), lifecycle.expire(lease_of(row), policy, now), _EXPIRED)
+    policy, on_unknown = _policy(row["spec"])
+    transition = lifecycle.expire(lease_of(row), policy, now, on_unknown)
+    return Settlement(held_key(row), transition, _EXPIRED)
 
 
-def _policy(text: str) -> RetryPolicy:
-    """A job's policy. One that cannot be read is offered again: the claim tells what is wrong."""
+def _policy(text: str) -> tuple[RetryPolicy, OnUnknown]:
+    """What a job says. One that cannot be read is offered again: the claim tells what is wrong."""
     try:
-        return _spec.decode(text).retry_policy
+        spec = _spec.decode(text)
     except msgspec.MsgspecError:
-        return RetryPolicy()
+        return RetryPolicy(), "retry"
+    return spec.retry_policy, spec.on_unknown

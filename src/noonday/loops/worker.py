@@ -273,6 +273,7 @@ class Worker:
                 flight.spec.retry_policy,
                 now,
                 random.random(),  # noqa: S311
+                flight.spec.on_unknown,
             )
         return Settlement(flight.held, flight.decision, outcome)
 

@@ -1,4 +1,7 @@
-"""Every write of a run: one statement per event of ``domain/lifecycle.py``, each for a batch.
+"""The life of a run: one statement per event of ``domain/lifecycle.py``, each for a batch.
+
+Beside this module only ``cancels``, ``holds`` and ``dead_letters`` write runs, and
+``occurrences`` makes them.
 
 States are spelled out here and nowhere else in SQL. A write by a lease's holder is guarded by
 ``RUNNING`` and the ``lease_version``; a run that does not come back in the answer was not
@@ -17,7 +20,7 @@ from noonday.domain.model import EPOCH, Kind, RunKey
 from noonday.store import Row, Tx, columns
 
 _KEYS: Final = "unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[]"
-_SAME_RUN: Final = (
+SAME_RUN: Final = (
     "{0}.job_id = {1}.job_id AND {0}.occurrence_at = {1}.occurrence_at AND {0}.kind = {1}.kind"
 )
 
@@ -42,6 +45,8 @@ class Ended(NamedTuple):
     http_status: int | None
     error: str | None
     unknown: bool
+    response: str | None
+    duplicate_cause: str | None
 
 
 def key_of(row: Row) -> RunKey:
@@ -174,23 +179,23 @@ async def lowest_ready(tx: Tx, lane: str, floors: Sequence[tuple[int, datetime]]
 # table is planned where statistics are behind, and would take seconds. Should the row move between
 # look-up and write (a cancel is noted on it), nothing is written: what is missing is locked, so
 # that it moves no more, and tried again.
-_FIND: Final = """
+FIND: Final = """
     FROM {input} CROSS JOIN LATERAL (
         SELECT ctid AS row, * FROM runs AS r WHERE {guard} LIMIT 1
     ) AS r"""
-_GUARD: Final = (
-    _SAME_RUN.format("r", "i") + " AND r.state = 'RUNNING' AND r.lease_version = i.lease_version"
+GUARD: Final = (
+    SAME_RUN.format("r", "i") + " AND r.state = 'RUNNING' AND r.lease_version = i.lease_version"
 )
-_STILL: Final = (
+STILL: Final = (
     "r.ctid = ANY (ARRAY(SELECT row FROM held)) AND r.ctid = h.row"
     " AND r.state = 'RUNNING' AND r.lease_version = h.lease_version"
 )
-_KEY_INPUT: Final = f"{_KEYS}) AS i(job_id, occurrence_at, kind, lease_version)"
-_RETURNED: Final = "r.job_id, r.occurrence_at, r.kind, r.lease_version"
+KEY_INPUT: Final = f"{_KEYS}) AS i(job_id, occurrence_at, kind, lease_version)"
+RETURNED: Final = "r.job_id, r.occurrence_at, r.kind, r.lease_version"
 
 LOCK: Final = f"""
-SELECT count(*) FROM {_KEY_INPUT} CROSS JOIN LATERAL (
-    SELECT FROM runs AS r WHERE {_GUARD} FOR UPDATE
+SELECT count(*) FROM {KEY_INPUT} CROSS JOIN LATERAL (
+    SELECT FROM runs AS r WHERE {GUARD} FOR UPDATE
 ) AS locked
 """
 
@@ -205,15 +210,15 @@ HEARTBEAT: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT r.row, i.lease_version, i.lease_sec
 {
-    _FIND.format(
+    FIND.format(
         input=f"{_KEYS}, $5::int[]) AS i(job_id, occurrence_at, kind, lease_version, lease_sec)",
-        guard=_GUARD,
+        guard=GUARD,
     )
 }
 )
 UPDATE runs AS r SET locked_until = coalesce($6, now()) + h.lease_sec * interval '1 second'
-FROM held AS h WHERE {_STILL} AND r.locked_until > coalesce($6, now())
-RETURNING {_RETURNED}
+FROM held AS h WHERE {STILL} AND r.locked_until > coalesce($6, now())
+RETURNING {RETURNED}
 """
 
 
@@ -236,34 +241,36 @@ async def heartbeat(tx: Tx, leases: Sequence[tuple[Held, int]]) -> set[Held]:
 _EXECUTION: Final = """
     INSERT INTO executions (job_id, occurrence_at, kind, tenant_id, attempt, lease_version,
                             worker_id, status, leased_at, locked_until, finished_at, retry_at,
-                            http_status, error, unknown)
+                            http_status, error, unknown, response, duplicate_cause)
     SELECT job_id, occurrence_at, kind, tenant_id, attempt, lease_version, worker_id, status,
-           leased_at, locked_until, clock, {retry_at}, http_status, error, unknown
+           leased_at, locked_until, clock, {retry_at}, http_status, error, unknown, response,
+           duplicate_cause
     FROM {source}
 """
 _ENDED: Final = """unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::text[],
-                 $6::int[], $7::text[], $8::bool[]"""
+                 $6::int[], $7::text[], $8::bool[], $9::json[], $10::text[]"""
 _ENDED_COLUMNS: Final = (
-    "job_id, occurrence_at, kind, lease_version, status, http_status, error, unknown"
+    "job_id, occurrence_at, kind, lease_version, status, http_status, error, unknown, response, "
+    "duplicate_cause"
 )
 _LEASE: Final = """r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version,
               r.worker_id, r.leased_at, r.locked_until, i.status, i.http_status, i.error,
-              i.unknown"""
+              i.unknown, i.response, i.duplicate_cause"""
 
 _ENDED_INPUT: Final = f"{_ENDED}) AS i({_ENDED_COLUMNS})"
 
 # The bounds of occurrence_at are values, so that only their partitions are planned and locked.
 COMPLETE: Final = f"""
 WITH held AS MATERIALIZED (
-    SELECT r.row, {_LEASE}, coalesce($9, now()) AS clock
-{_FIND.format(input=_ENDED_INPUT, guard=_GUARD)}
+    SELECT r.row, {_LEASE}, coalesce($11, now()) AS clock
+{FIND.format(input=_ENDED_INPUT, guard=GUARD)}
 ), ended AS (
-    DELETE FROM runs AS r USING held AS h WHERE {_STILL} RETURNING h.*
+    DELETE FROM runs AS r USING held AS h WHERE {STILL} RETURNING h.*
 ), ledger AS (
     UPDATE occurrences AS o SET outcome = 'COMPLETE', ended_at = e.clock, attempts = e.attempt
     FROM ended AS e
-    WHERE {_SAME_RUN.format("o", "e")} AND o.outcome IS NULL
-      AND o.occurrence_at >= $10 AND o.occurrence_at <= $11
+    WHERE {SAME_RUN.format("o", "e")} AND o.outcome IS NULL
+      AND o.occurrence_at >= $12 AND o.occurrence_at <= $13
 ), execution AS ({_EXECUTION.format(source="ended", retry_at="NULL::timestamptz")})
 SELECT job_id, occurrence_at, kind, lease_version FROM ended
 """
@@ -271,20 +278,20 @@ SELECT job_id, occurrence_at, kind, lease_version FROM ended
 
 async def complete(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
     """RUNNING → COMPLETE: the run goes, the ledger and the history get their last word."""
-    rows = await tx.rows(COMPLETE, *columns(ended, 8), tx.now, *_bounds(ended))
+    rows = await tx.rows(COMPLETE, *columns(ended, 10), tx.now, *_bounds(ended))
     return {held_key(row) for row in rows}
 
 
 RETRY: Final = f"""
 WITH held AS MATERIALIZED (
-    SELECT r.row, {_LEASE}, coalesce($10, now()) AS clock,
-           coalesce($10, now()) + i.delay AS retry_at
-{_FIND.format(input=f"{_ENDED}, $9::interval[]) AS i({_ENDED_COLUMNS}, delay)", guard=_GUARD)}
+    SELECT r.row, {_LEASE}, coalesce($12, now()) AS clock,
+           coalesce($12, now()) + i.delay AS retry_at
+{FIND.format(input=f"{_ENDED}, $11::interval[]) AS i({_ENDED_COLUMNS}, delay)", guard=GUARD)}
 ), waiting AS (
     UPDATE runs AS r
     SET state = 'RETRYING', claimable = false, failures = r.failures + 1, retry_at = h.retry_at,
         worker_id = NULL, leased_at = NULL, locked_until = NULL
-    FROM held AS h WHERE {_STILL} RETURNING h.*
+    FROM held AS h WHERE {STILL} RETURNING h.*
 ), execution AS ({_EXECUTION.format(source="waiting", retry_at="retry_at")})
 SELECT job_id, occurrence_at, kind, lease_version FROM waiting
 """
@@ -293,48 +300,82 @@ SELECT job_id, occurrence_at, kind, lease_version FROM waiting
 async def retry(tx: Tx, ended: Sequence[tuple[Ended, timedelta]]) -> set[Held]:
     """RUNNING → RETRYING for the given delay; one failure of the budget is used."""
     batch = [(*attempt, delay) for attempt, delay in ended]
-    return {held_key(row) for row in await tx.rows(RETRY, *columns(batch, 9), tx.now)}
+    return {held_key(row) for row in await tx.rows(RETRY, *columns(batch, 11), tx.now)}
+
+
+def insert_letter(source: str, *, reason: str, fingerprint: str, error: str, **found: str) -> str:
+    """The part of a statement that writes dead letters for what has ended, as ``source`` has it.
+
+    The rest are SQL expressions over it, by the name ``e``. A letter is kept when its run is
+    reopened; should that die again, it tells of the last time.
+    """
+    return f"""
+    INSERT INTO dead_letters AS d (job_id, occurrence_at, kind, tenant_id, reason, fingerprint,
+                                   http_status, error, request, response, attempts, lease_version,
+                                   payload_version, target_host, dead_at, first_dead_at)
+    SELECT e.job_id, e.occurrence_at, e.kind, e.tenant_id, {reason}, {fingerprint},
+           {found.get("http_status", "NULL")}, {error}, json_build_object(
+               'method', j.spec #>> '{{target,method}}',
+               'url', split_part(j.spec #>> '{{target,url}}', '?', 1),
+               'content_type', j.content_type, 'payload_bytes', j.payload_bytes),
+           {found.get("response", "NULL")}, e.attempt, e.lease_version, e.payload_version,
+           j.target_host, e.clock, e.clock
+    FROM {source} AS e JOIN jobs AS j ON j.id = e.job_id
+    ON CONFLICT (job_id, occurrence_at, kind) DO UPDATE
+    SET state = 'DEAD', reason = excluded.reason, fingerprint = excluded.fingerprint,
+        http_status = excluded.http_status, error = excluded.error, request = excluded.request,
+        response = excluded.response, attempts = excluded.attempts,
+        lease_version = excluded.lease_version, dead_at = excluded.dead_at,
+        first_dead_at = coalesce(d.first_dead_at, d.dead_at), deaths = d.deaths + 1"""
 
 
 DEAD_LETTER: Final = f"""
 WITH held AS MATERIALIZED (
-    SELECT r.row, {_LEASE}, r.payload_version, i.reason, coalesce($10, now()) AS clock
-{_FIND.format(input=f"{_ENDED}, $9::text[]) AS i({_ENDED_COLUMNS}, reason)", guard=_GUARD)}
+    SELECT r.row, {_LEASE}, r.payload_version, i.reason, i.fingerprint,
+           coalesce($13, now()) AS clock
+{
+    FIND.format(
+        input=f"{_ENDED}, $11::text[], $12::text[]) AS i({_ENDED_COLUMNS}, reason, fingerprint)",
+        guard=GUARD,
+    )
+}
 ), ended AS (
-    DELETE FROM runs AS r USING held AS h WHERE {_STILL} RETURNING h.*
+    DELETE FROM runs AS r USING held AS h WHERE {STILL} RETURNING h.*
 ), ledger AS (
     UPDATE occurrences AS o
     SET outcome = 'FAILED', reason = e.reason, ended_at = e.clock, attempts = e.attempt
     FROM ended AS e
-    WHERE {_SAME_RUN.format("o", "e")} AND o.outcome IS NULL
-      AND o.occurrence_at >= $11 AND o.occurrence_at <= $12
+    WHERE {SAME_RUN.format("o", "e")} AND o.outcome IS NULL
+      AND o.occurrence_at >= $14 AND o.occurrence_at <= $15
 ), execution AS ({_EXECUTION.format(source="ended", retry_at="NULL::timestamptz")}
-), letter AS (
-    INSERT INTO dead_letters (job_id, occurrence_at, kind, tenant_id, reason, http_status, error,
-                              attempts, lease_version, payload_version, target_host, dead_at)
-    SELECT e.job_id, e.occurrence_at, e.kind, e.tenant_id, e.reason, e.http_status, e.error,
-           e.attempt, e.lease_version, e.payload_version, j.target_host, e.clock
-    FROM ended AS e JOIN jobs AS j ON j.id = e.job_id
-)
+), letter AS ({
+    insert_letter(
+        "ended",
+        reason="e.reason",
+        fingerprint="e.fingerprint",
+        error="e.error",
+        http_status="e.http_status",
+        response="e.response",
+    )
+})
 SELECT job_id, occurrence_at, kind, lease_version FROM ended
 """
 
 
-async def dead_letter(tx: Tx, ended: Sequence[tuple[Ended, str]]) -> set[Held]:
-    """RUNNING → FAILED, with a dead letter that says why."""
-    batch = [(*attempt, reason) for attempt, reason in ended]
-    bounds = _bounds([attempt for attempt, _ in ended])
-    return {
-        held_key(row) for row in await tx.rows(DEAD_LETTER, *columns(batch, 9), tx.now, *bounds)
-    }
+async def dead_letter(tx: Tx, ended: Sequence[tuple[Ended, str, str]]) -> set[Held]:
+    """RUNNING → FAILED, with a dead letter that says why: a reason code and a fingerprint."""
+    batch = [(*attempt, reason, fingerprint) for attempt, reason, fingerprint in ended]
+    bounds = _bounds([attempt for attempt, *_ in ended])
+    rows = await tx.rows(DEAD_LETTER, *columns(batch, 12), tx.now, *bounds)
+    return {held_key(row) for row in rows}
 
 
 # Back to READY, with a rank not below the lane's clock: an interruption by us, or a lease that
 # ran out (a failure of the budget).
 RELEASE: Final = f"""
 WITH held AS MATERIALIZED (
-    SELECT r.row, {_LEASE}, coalesce($9, now()) AS clock
-{_FIND.format(input=_ENDED_INPUT, guard=_GUARD)}
+    SELECT r.row, {_LEASE}, coalesce($11, now()) AS clock
+{FIND.format(input=_ENDED_INPUT, guard=GUARD)}
 ), ready AS (
     UPDATE runs AS r
     SET state = 'READY', rank = h.clock, ready_at = h.clock,
@@ -342,7 +383,7 @@ WITH held AS MATERIALIZED (
         interruptions = r.interruptions + (h.status = 'INTERRUPTED')::int,
         worker_id = NULL, leased_at = NULL, locked_until = NULL
     FROM held AS h
-    WHERE {_STILL} AND (h.status <> 'LEASE_EXPIRED' OR r.locked_until < h.clock)
+    WHERE {STILL} AND (h.status <> 'LEASE_EXPIRED' OR r.locked_until < h.clock)
     RETURNING h.*
 ), execution AS ({_EXECUTION.format(source="ready", retry_at="NULL::timestamptz")})
 SELECT job_id, occurrence_at, kind, lease_version FROM ready
@@ -351,25 +392,49 @@ SELECT job_id, occurrence_at, kind, lease_version FROM ready
 
 async def release(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
     """RUNNING → READY: INTERRUPTED (not counted) or LEASE_EXPIRED (counted, and only if it has)."""
-    return {held_key(row) for row in await tx.rows(RELEASE, *columns(ended, 8), tx.now)}
+    return {held_key(row) for row in await tx.rows(RELEASE, *columns(ended, 10), tx.now)}
 
 
 HAND_BACK: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT r.row, i.lease_version
-{_FIND.format(input=_KEY_INPUT, guard=_GUARD)}
+{FIND.format(input=KEY_INPUT, guard=GUARD)}
 )
 UPDATE runs AS r
 SET state = 'READY', rank = coalesce($5, now()), attempt = r.attempt - 1,
     worker_id = NULL, leased_at = NULL, locked_until = NULL
-FROM held AS h WHERE {_STILL}
-RETURNING {_RETURNED}
+FROM held AS h WHERE {STILL}
+RETURNING {RETURNED}
 """
 
 
 async def hand_back(tx: Tx, leases: Sequence[Held]) -> set[Held]:
     """RUNNING → READY before anything was sent: no execution, no number, but a risen version."""
     return {held_key(row) for row in await tx.rows(HAND_BACK, *columns(leases, 4), tx.now)}
+
+
+STOP: Final = f"""
+WITH held AS MATERIALIZED (
+    SELECT r.row, {_LEASE}, r.cancel_reason, coalesce($11, now()) AS clock
+{FIND.format(input=_ENDED_INPUT, guard=GUARD)}
+), ended AS (
+    DELETE FROM runs AS r USING held AS h WHERE {STILL} RETURNING h.*
+), ledger AS (
+    UPDATE occurrences AS o
+    SET outcome = 'CANCELLED', reason = coalesce(e.cancel_reason, 'cancelled'),
+        ended_at = e.clock, attempts = e.attempt
+    FROM ended AS e
+    WHERE {SAME_RUN.format("o", "e")} AND o.outcome IS NULL
+      AND o.occurrence_at >= $12 AND o.occurrence_at <= $13
+), execution AS ({_EXECUTION.format(source="ended", retry_at="NULL::timestamptz")})
+SELECT job_id, occurrence_at, kind, lease_version FROM ended
+"""
+
+
+async def stop(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
+    """RUNNING → CANCELLED: its worker has cut the attempt off, as it was asked to."""
+    rows = await tx.rows(STOP, *columns(ended, 10), tx.now, *_bounds(ended))
+    return {held_key(row) for row in rows}
 
 
 # --- what waits for a time --------------------------------------------------------------------
@@ -431,75 +496,6 @@ async def lowest_claimable(tx: Tx, lane: str, priority: int) -> datetime | None:
     """The lowest rank that is READY or RUNNING: below it there is nothing to reap."""
     found: datetime | None = await tx.value(LOWEST_CLAIMABLE, lane, priority)
     return found
-
-
-# --- cancel -----------------------------------------------------------------------------------
-
-CANCEL: Final = """
-WITH ended AS (
-    DELETE FROM runs AS r WHERE r.job_id = $1 AND r.state IN ('READY', 'RETRYING')
-    RETURNING r.job_id, r.occurrence_at, r.kind, r.attempt
-)
-UPDATE occurrences AS o
-SET outcome = 'CANCELLED', reason = $2, ended_at = coalesce($3, now()), attempts = e.attempt
-FROM ended AS e
-WHERE o.job_id = e.job_id AND o.occurrence_at = e.occurrence_at AND o.kind = e.kind
-  AND o.outcome IS NULL
-"""
-
-
-async def cancel(tx: Tx, job_id: UUID, reason: str) -> int:
-    """READY (held or not) and RETRYING → CANCELLED for all runs of a job; how many."""
-    return await tx.execute(CANCEL, job_id, reason, tx.now)
-
-
-LOCK_JOB: Final = """
-SELECT count(*) FROM (
-    SELECT FROM runs WHERE job_id = $1 ORDER BY occurrence_at, kind FOR UPDATE
-) AS locked
-"""
-
-
-async def lock_job(tx: Tx, job_id: UUID) -> int:
-    """Keep all runs of a job as they are until the transaction ends; how many.
-
-    Claims and settles that are under way come first; later statements see what they wrote. The
-    shard must be owned, so that no run is added.
-    """
-    count: int = await tx.value(LOCK_JOB, job_id)
-    return count
-
-
-REQUEST_CANCEL: Final = """
-UPDATE runs SET cancel_reason = $2 WHERE job_id = $1 AND state = 'RUNNING'
-"""
-
-
-async def request_cancel(tx: Tx, job_id: UUID, reason: str) -> int:
-    """Note on what runs of a job that it is not to be tried again; how many."""
-    return await tx.execute(REQUEST_CANCEL, job_id, reason)
-
-
-END_CANCELLED: Final = f"""
-WITH ended AS (
-    DELETE FROM runs AS r WHERE r.ctid = ANY (ARRAY(
-        SELECT r.row {_FIND.format(input=_KEY_INPUT, guard=_SAME_RUN.format("r", "i"))}
-    )) AND r.cancel_reason IS NOT NULL AND r.state IN ('READY', 'RETRYING')
-    RETURNING r.job_id, r.occurrence_at, r.kind, r.attempt, r.cancel_reason
-)
-UPDATE occurrences AS o
-SET outcome = 'CANCELLED', reason = e.cancel_reason, ended_at = coalesce($5, now()),
-    attempts = e.attempt
-FROM ended AS e
-WHERE {_SAME_RUN.format("o", "e")} AND o.outcome IS NULL
-  AND o.occurrence_at >= $6 AND o.occurrence_at <= $7
-"""
-
-
-async def end_cancelled(tx: Tx, leases: Sequence[Held]) -> int:
-    """READY and RETRYING → CANCELLED for those whose cancellation was noted while they ran."""
-    moments = [held.occurrence_at for held in leases]
-    return await tx.execute(END_CANCELLED, *columns(leases, 4), tx.now, min(moments), max(moments))
 
 
 # --- reads ------------------------------------------------------------------------------------

@@ -44,26 +44,43 @@ CREATE TABLE dead_letters (
     target_host     text NOT NULL,
     dead_at         timestamp with time zone NOT NULL,
     replayed_at     timestamp with time zone,
-    CONSTRAINT dead_letters_pkey PRIMARY KEY (job_id, occurrence_at, kind)
+    state           text NOT NULL DEFAULT 'DEAD'::text,
+    fingerprint     text NOT NULL DEFAULT ''::text,
+    request         json,
+    response        json,
+    first_dead_at   timestamp with time zone,
+    deaths          integer NOT NULL DEFAULT 1,
+    replay_id       uuid,
+    replay_outcome  text,
+    discarded_at    timestamp with time zone,
+    discarded_by    text,
+    discard_reason  text,
+    CONSTRAINT dead_letters_pkey PRIMARY KEY (job_id, occurrence_at, kind),
+    CONSTRAINT dead_letters_replay_outcome_check CHECK ((replay_outcome = ANY (ARRAY['SUCCEEDED'::text, 'FAILED'::text, 'CANCELLED'::text]))),
+    CONSTRAINT dead_letters_state_check CHECK ((state = ANY (ARRAY['DEAD'::text, 'REPLAYED'::text, 'DISCARDED'::text])))
 );
+CREATE INDEX dead_letters_replaying ON dead_letters USING btree (replay_id) WHERE ((replay_id IS NOT NULL) AND (replay_outcome IS NULL));
 CREATE INDEX dead_letters_tenant ON dead_letters USING btree (tenant_id, dead_at, job_id);
 
 CREATE TABLE executions (
-    job_id        uuid NOT NULL,
-    occurrence_at timestamp with time zone NOT NULL,
-    kind          smallint NOT NULL,
-    tenant_id     integer NOT NULL,
-    attempt       integer NOT NULL,
-    lease_version integer NOT NULL,
-    worker_id     uuid NOT NULL,
-    status        text NOT NULL,
-    leased_at     timestamp with time zone NOT NULL,
-    locked_until  timestamp with time zone NOT NULL,
-    finished_at   timestamp with time zone NOT NULL,
-    retry_at      timestamp with time zone,
-    http_status   smallint,
-    error         text,
-    unknown       boolean NOT NULL,
+    job_id          uuid NOT NULL,
+    occurrence_at   timestamp with time zone NOT NULL,
+    kind            smallint NOT NULL,
+    tenant_id       integer NOT NULL,
+    attempt         integer NOT NULL,
+    lease_version   integer NOT NULL,
+    worker_id       uuid NOT NULL,
+    status          text NOT NULL,
+    leased_at       timestamp with time zone NOT NULL,
+    locked_until    timestamp with time zone NOT NULL,
+    finished_at     timestamp with time zone NOT NULL,
+    retry_at        timestamp with time zone,
+    http_status     smallint,
+    error           text,
+    unknown         boolean NOT NULL,
+    response        json,
+    duplicate_cause text,
+    CONSTRAINT executions_duplicate_cause_check CHECK ((duplicate_cause = ANY (ARRAY['lease_expired'::text, 'interrupted'::text, 'lost_answer'::text, 'replay'::text, 'unexplained'::text]))),
     CONSTRAINT executions_status_check CHECK ((status = ANY (ARRAY['SUCCESS'::text, 'FAILED'::text, 'LEASE_EXPIRED'::text, 'INTERRUPTED'::text, 'CANCELLED'::text])))
 ) PARTITION BY RANGE (finished_at);
 CREATE INDEX executions_job ON executions USING btree (job_id, finished_at);
@@ -141,6 +158,27 @@ CREATE TABLE occurrences (
     CONSTRAINT occurrences_reason CHECK (((outcome <> ALL (ARRAY['SKIPPED'::text, 'MISSED'::text, 'CANCELLED'::text])) OR (reason IS NOT NULL)))
 ) PARTITION BY RANGE (occurrence_at);
 
+CREATE TABLE operations (
+    id         uuid NOT NULL,
+    tenant_id  integer NOT NULL,
+    kind       text NOT NULL,
+    state      text NOT NULL,
+    request    json NOT NULL,
+    created_by text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    ended_at   timestamp with time zone,
+    looked_at  integer NOT NULL DEFAULT 0,
+    done       integer NOT NULL DEFAULT 0,
+    position   uuid,
+    error      text,
+    CONSTRAINT operations_pkey PRIMARY KEY (id),
+    CONSTRAINT operations_kind_check CHECK ((kind = 'cancel_jobs'::text)),
+    CONSTRAINT operations_state_check CHECK ((state = ANY (ARRAY['RUNNING'::text, 'DONE'::text, 'ABORTED'::text, 'FAILED'::text])))
+) WITH (fillfactor=50);
+CREATE INDEX operations_running ON operations USING btree (id) WHERE (state = 'RUNNING'::text);
+CREATE INDEX operations_tenant ON operations USING btree (tenant_id, id);
+
 CREATE TABLE payload_versions (
     job_id        uuid NOT NULL,
     version       integer NOT NULL,
@@ -151,30 +189,60 @@ CREATE TABLE payload_versions (
     CONSTRAINT payload_versions_pkey PRIMARY KEY (job_id, version)
 );
 
+CREATE TABLE replays (
+    id               uuid NOT NULL,
+    tenant_id        integer NOT NULL,
+    state            text NOT NULL,
+    request          json NOT NULL,
+    reason           text NOT NULL,
+    created_by       text NOT NULL,
+    created_at       timestamp with time zone NOT NULL,
+    changed_at       timestamp with time zone NOT NULL,
+    state_reason     text,
+    matched          integer NOT NULL,
+    replayed         integer NOT NULL DEFAULT 0,
+    succeeded        integer NOT NULL DEFAULT 0,
+    failed           integer NOT NULL DEFAULT 0,
+    cancelled        integer NOT NULL DEFAULT 0,
+    skipped          json NOT NULL DEFAULT '{}'::json,
+    canary_passed_at timestamp with time zone,
+    recent           boolean[] NOT NULL DEFAULT '{}'::boolean[],
+    next_at          timestamp with time zone NOT NULL,
+    position         json,
+    deferred         boolean NOT NULL DEFAULT false,
+    CONSTRAINT replays_pkey PRIMARY KEY (id),
+    CONSTRAINT replays_state_check CHECK ((state = ANY (ARRAY['RUNNING'::text, 'PAUSED'::text, 'STOPPED'::text, 'ABORTED'::text, 'DONE'::text])))
+) WITH (fillfactor=50);
+CREATE INDEX replays_running ON replays USING btree (id) WHERE (state = 'RUNNING'::text);
+CREATE INDEX replays_tenant ON replays USING btree (tenant_id, id);
+
 CREATE TABLE runs (
-    job_id          uuid NOT NULL,
-    occurrence_at   timestamp with time zone NOT NULL,
-    kind            smallint NOT NULL,
-    tenant_id       integer NOT NULL,
-    payload_version integer NOT NULL,
-    lane            text NOT NULL,
-    priority        smallint NOT NULL,
-    rank            timestamp with time zone NOT NULL,
-    claimable       boolean NOT NULL,
-    state           text NOT NULL,
-    hold            text,
-    hold_key        text,
-    due_at          timestamp with time zone NOT NULL,
-    ready_at        timestamp with time zone NOT NULL,
-    retry_at        timestamp with time zone,
-    attempt         integer NOT NULL DEFAULT 0,
-    failures        integer NOT NULL DEFAULT 0,
-    interruptions   integer NOT NULL DEFAULT 0,
-    lease_version   integer NOT NULL DEFAULT 0,
-    worker_id       uuid,
-    leased_at       timestamp with time zone,
-    locked_until    timestamp with time zone,
-    cancel_reason   text,
+    job_id              uuid NOT NULL,
+    occurrence_at       timestamp with time zone NOT NULL,
+    kind                smallint NOT NULL,
+    tenant_id           integer NOT NULL,
+    payload_version     integer NOT NULL,
+    lane                text NOT NULL,
+    priority            smallint NOT NULL,
+    rank                timestamp with time zone NOT NULL,
+    claimable           boolean NOT NULL,
+    state               text NOT NULL,
+    hold                text,
+    hold_key            text,
+    due_at              timestamp with time zone NOT NULL,
+    ready_at            timestamp with time zone NOT NULL,
+    retry_at            timestamp with time zone,
+    attempt             integer NOT NULL DEFAULT 0,
+    failures            integer NOT NULL DEFAULT 0,
+    interruptions       integer NOT NULL DEFAULT 0,
+    lease_version       integer NOT NULL DEFAULT 0,
+    worker_id           uuid,
+    leased_at           timestamp with time zone,
+    locked_until        timestamp with time zone,
+    cancel_reason       text,
+    cancel_requested_at timestamp with time zone,
+    cancel_told_at      timestamp with time zone,
+    cancel_kills        boolean NOT NULL DEFAULT false,
     CONSTRAINT runs_pkey PRIMARY KEY (job_id, occurrence_at, kind),
     CONSTRAINT runs_claimable CHECK ((claimable = ((state = 'RUNNING'::text) OR ((state = 'READY'::text) AND (hold IS NULL))))),
     CONSTRAINT runs_hold CHECK (((hold IS NULL) OR ((state = 'READY'::text) AND (hold_key IS NOT NULL)))),
@@ -183,6 +251,7 @@ CREATE TABLE runs (
     CONSTRAINT runs_retry CHECK (((state = 'RETRYING'::text) = (retry_at IS NOT NULL))),
     CONSTRAINT runs_state_check CHECK ((state = ANY (ARRAY['READY'::text, 'RUNNING'::text, 'RETRYING'::text])))
 ) WITH (fillfactor=38, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=20000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=50000);
+CREATE INDEX runs_cancel ON runs USING btree (cancel_requested_at) WHERE (cancel_requested_at IS NOT NULL);
 CREATE INDEX runs_claim ON runs USING btree (lane, priority, rank) WHERE claimable;
 CREATE INDEX runs_hold_key ON runs USING btree (hold_key, priority, ready_at) WHERE (hold_key IS NOT NULL);
 CREATE INDEX runs_retry_due ON runs USING btree (retry_at) WHERE (retry_at IS NOT NULL);
@@ -203,6 +272,25 @@ CREATE TABLE shards (
     CONSTRAINT shards_pkey PRIMARY KEY (shard)
 ) WITH (fillfactor=50);
 
+CREATE TABLE targets (
+    hold_key    text NOT NULL,
+    tenant_id   integer NOT NULL,
+    host        text NOT NULL,
+    url         text,
+    state       text NOT NULL,
+    reason      text NOT NULL,
+    since       timestamp with time zone NOT NULL,
+    generation  integer NOT NULL DEFAULT 1,
+    trips       integer NOT NULL DEFAULT 1,
+    probe_at    timestamp with time zone,
+    permits     integer NOT NULL DEFAULT 0,
+    successes   integer NOT NULL DEFAULT 0,
+    released_at timestamp with time zone,
+    CONSTRAINT targets_pkey PRIMARY KEY (hold_key),
+    CONSTRAINT targets_state_check CHECK ((state = ANY (ARRAY['CLOSED'::text, 'OPEN'::text, 'HALF_OPEN'::text, 'SUSPENDED'::text])))
+) WITH (fillfactor=50);
+CREATE INDEX targets_tenant ON targets USING btree (tenant_id, host);
+
 CREATE TABLE tenants (
     id                 integer NOT NULL GENERATED ALWAYS AS IDENTITY,
     name               text NOT NULL,
@@ -210,6 +298,7 @@ CREATE TABLE tenants (
     secrets_rotated_at timestamp with time zone NOT NULL,
     max_payload_bytes  integer NOT NULL DEFAULT 1048576,
     created_at         timestamp with time zone NOT NULL,
+    keep_responses     boolean NOT NULL DEFAULT true,
     CONSTRAINT tenants_pkey PRIMARY KEY (id),
     CONSTRAINT tenants_name_key UNIQUE (name)
 );

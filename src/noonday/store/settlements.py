@@ -7,9 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+import msgspec
+
+from noonday.domain.fingerprint import fingerprint
 from noonday.domain.lifecycle import Event, Transition
-from noonday.domain.model import Outcome
-from noonday.store import Tx, runs
+from noonday.domain.model import Excerpt, Outcome
+from noonday.store import Tx, cancels, holds, runs
 from noonday.store.runs import Ended, Held
 
 
@@ -19,14 +22,21 @@ class Settlement(NamedTuple):
     held: Held
     transition: Transition
     outcome: Outcome
+    duplicate_cause: str | None = None
+    """Why the receiver had done it before, if it says so."""
 
     def ended(self) -> Ended:
         """The columns of its execution."""
-        status = self.transition.execution
+        status, outcome = self.transition.execution, self.outcome
         return Ended(
-            *self.held, status=status.value if status else "", http_status=self.outcome.http_status,
-            error=self.outcome.error, unknown=self.outcome.unknown,
+            *self.held, status=status.value if status else "", http_status=outcome.http_status,
+            error=outcome.error, unknown=outcome.unknown, response=_written(outcome.response),
+            duplicate_cause=self.duplicate_cause,
         )  # fmt: skip
+
+
+def _written(response: Excerpt | None) -> str | None:
+    return None if response is None else msgspec.json.encode(response).decode()
 
 
 async def apply(tx: Tx, settlements: Sequence[Settlement]) -> set[Held]:
@@ -47,7 +57,7 @@ async def apply(tx: Tx, settlements: Sequence[Settlement]) -> set[Held]:
             written |= await WRITERS[event](tx, missing)
     offered = [held for event in GOES_ON for held, *_ in by_event.get(event, ())]
     if offered:
-        await runs.end_cancelled(tx, offered)
+        await cancels.end(tx, offered)
     return written
 
 
@@ -71,8 +81,13 @@ async def _retry(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
 
 
 async def _dead_letter(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
-    letters = [(one.ended(), str(one.transition.reason)) for one in batch]
+    letters = [(one.ended(), *_why(one)) for one in batch]
     return await runs.dead_letter(tx, letters)
+
+
+def _why(one: Settlement) -> tuple[str, str]:
+    reason = str(one.transition.reason)
+    return reason, fingerprint(reason, one.outcome.http_status, one.outcome.error)
 
 
 async def _release(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
@@ -83,7 +98,16 @@ async def _hand_back(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
     return await runs.hand_back(tx, [one.held for one in batch])
 
 
-GOES_ON: Final = (Event.RETRY, Event.INTERRUPT, Event.EXPIRE, Event.HAND_BACK)
+async def _stop(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
+    return await runs.stop(tx, [one.ended() for one in batch])
+
+
+async def _hold(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
+    leases = [(one.held, *(one.transition.hold or ("", ""))) for one in batch]
+    return await holds.hold(tx, leases)
+
+
+GOES_ON: Final = (Event.RETRY, Event.INTERRUPT, Event.EXPIRE, Event.HAND_BACK, Event.HOLD)
 """After these a run would be tried again, unless its job was cancelled meanwhile."""
 
 WRITERS: Final[dict[Event, Callable[[Tx, Sequence[Settlement]], Awaitable[set[Held]]]]] = {
@@ -93,4 +117,6 @@ WRITERS: Final[dict[Event, Callable[[Tx, Sequence[Settlement]], Awaitable[set[He
     Event.INTERRUPT: _release,
     Event.EXPIRE: _release,
     Event.HAND_BACK: _hand_back,
+    Event.STOP: _stop,
+    Event.HOLD: _hold,
 }

@@ -1,0 +1,152 @@
+"""Runs that are cancelled, or killed: at once where they wait, in stages where they run.
+
+Requested: noted on the row. Told: its worker has seen that and cuts the attempt off. Fenced: the
+run has ended, and whoever still holds its lease finds nothing to write to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from noonday.domain.model import EPOCH, Kind, RunKey
+from noonday.store import Row, Tx, columns
+from noonday.store.runs import FIND, KEY_INPUT, SAME_RUN, Held, held_key, insert_letter
+
+_OF_JOB: Final = (
+    "r.job_id = $1 AND ($2::timestamptz IS NULL OR (r.occurrence_at = $2 AND r.kind = $3))"
+)
+# What has ended was to be killed, or else cancelled, for a reason.
+_LAST_WORD: Final = f"""
+    UPDATE occurrences AS o
+    SET outcome = CASE WHEN e.kills THEN 'FAILED' ELSE 'CANCELLED' END,
+        reason = CASE WHEN e.kills THEN 'killed' ELSE e.why END,
+        ended_at = e.clock, attempts = e.attempt
+    FROM ended AS e WHERE {SAME_RUN.format("o", "e")} AND o.outcome IS NULL"""
+_KILLED: Final = insert_letter(
+    "(SELECT * FROM ended WHERE kills)", reason="'killed'", fingerprint="'killed'", error="e.why"
+)
+_GONE: Final = (
+    "r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version, r.payload_version"
+)
+
+CANCEL: Final = f"""
+WITH ended AS (
+    DELETE FROM runs AS r WHERE {_OF_JOB} AND r.state IN ('READY', 'RETRYING')
+    RETURNING {_GONE}, $4::text AS why, $5::bool AS kills, coalesce($6, now()) AS clock
+), ledger AS ({_LAST_WORD} AND ($2 IS NULL OR o.occurrence_at = $2)
+), letter AS ({_KILLED})
+SELECT count(*) FROM ended
+"""
+
+
+class Which(NamedTuple):
+    """All unfinished runs of a job, or one of them."""
+
+    job_id: UUID
+    occurrence_at: datetime | None = None
+    kind: int = Kind.SCHEDULE
+
+    @classmethod
+    def run(cls, key: RunKey) -> Which:
+        """Only this one."""
+        return cls(key.job_id, key.occurrence_at, key.kind)
+
+
+async def cancel(tx: Tx, which: Which, reason: str, *, kill: bool = False) -> int:
+    """READY (held or not) and RETRYING → CANCELLED, or FAILED with a dead letter; how many."""
+    count: int = await tx.value(CANCEL, *which, reason, kill, tx.now)
+    return count
+
+
+LOCK: Final = f"""
+SELECT count(*) FROM (
+    SELECT FROM runs AS r WHERE {_OF_JOB} ORDER BY occurrence_at, kind FOR UPDATE
+) AS locked
+"""
+
+
+async def lock(tx: Tx, which: Which) -> int:
+    """Keep the runs as they are until the transaction ends; how many.
+
+    Claims and settles that are under way come first; later statements see what they wrote. The
+    shard must be owned, so that no run is added.
+    """
+    count: int = await tx.value(LOCK, *which)
+    return count
+
+
+REQUEST: Final = f"""
+UPDATE runs AS r
+SET cancel_reason = coalesce(cancel_reason, $4),
+    cancel_requested_at = CASE WHEN $5 THEN coalesce(cancel_requested_at, $7, now())
+                               ELSE cancel_requested_at END,
+    cancel_kills = cancel_kills OR $6
+WHERE {_OF_JOB} AND r.state = 'RUNNING'
+"""
+
+
+async def request(
+    tx: Tx, which: Which, reason: str, *, stop: bool = False, kill: bool = False
+) -> int:
+    """Note on what runs that it is not to be tried again; how many.
+
+    ``stop`` has the attempt cut off, else it is the last one. ``kill`` makes a dead letter of it.
+    """
+    return await tx.execute(REQUEST, *which, reason, stop, kill, tx.now)
+
+
+ASKED: Final = """
+SELECT job_id, occurrence_at, kind, lease_version, cancel_reason, cancel_kills
+FROM runs WHERE cancel_requested_at IS NOT NULL AND state = 'RUNNING' AND worker_id = $1
+ORDER BY cancel_requested_at LIMIT $2
+"""
+TELL: Final = """
+UPDATE runs SET cancel_told_at = coalesce($2, now()) WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM runs WHERE cancel_requested_at IS NOT NULL AND cancel_told_at IS NULL
+       AND state = 'RUNNING' AND worker_id = $1
+    LIMIT $3 FOR UPDATE SKIP LOCKED))
+"""
+
+
+class Asked(NamedTuple):
+    """A run that its worker is to stop."""
+
+    held: Held
+    reason: str
+    kills: bool
+
+
+async def asked(tx: Tx, worker_id: UUID, limit: int) -> list[Asked]:
+    """What a worker is asked to stop; until it has ended, each time. It is told by this."""
+    rows = await tx.rows(ASKED, worker_id, limit)
+    if rows:
+        await tx.execute(TELL, worker_id, tx.now, limit)
+    return [_asked(row) for row in rows]
+
+
+def _asked(row: Row) -> Asked:
+    return Asked(held_key(row), row["cancel_reason"] or "cancelled", row["cancel_kills"])
+
+
+END: Final = f"""
+WITH ended AS (
+    DELETE FROM runs AS r WHERE r.ctid = ANY (ARRAY(
+        SELECT r.row {FIND.format(input=KEY_INPUT, guard=SAME_RUN.format("r", "i"))}
+    )) AND r.cancel_reason IS NOT NULL AND r.state IN ('READY', 'RETRYING')
+    RETURNING {_GONE}, r.cancel_reason AS why, r.cancel_kills AS kills,
+              coalesce($5, now()) AS clock
+), ledger AS ({_LAST_WORD} AND o.occurrence_at >= $6 AND o.occurrence_at <= $7
+), letter AS ({_KILLED})
+SELECT count(*) FROM ended
+"""
+
+
+async def end(tx: Tx, leases: Sequence[Held]) -> int:
+    """READY and RETRYING → CANCELLED (or FAILED) for those for which that was noted while they
+    ran; how many."""
+    moments = [held.occurrence_at for held in leases] or [EPOCH]
+    count: int = await tx.value(END, *columns(leases, 4), tx.now, min(moments), max(moments))
+    return count

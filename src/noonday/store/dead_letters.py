@@ -1,0 +1,86 @@
+"""Dead letters: what becomes of them. Written by the statements that end a run; see ``runs``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from noonday.domain.model import RunKey
+from noonday.store import Tx, columns
+from noonday.store.runs import SAME_RUN, key_of
+
+# Of a job that does not overlap itself one run at a time: none beside an unfinished one, and the
+# oldest of those that are asked for. The row of the ledger decides; where it is gone, nothing is
+# reopened.
+REPLAY: Final = f"""
+WITH letter AS MATERIALIZED (
+    SELECT d.*, j.lane, j.priority, coalesce($7, now()) AS clock,
+           coalesce(j.spec #>> '{{schedule,overlap}}', 'allow') = 'allow' AS overlaps
+    FROM unnest($1::uuid[], $2::timestamptz[], $3::int[]) AS i(job_id, occurrence_at, kind)
+    JOIN dead_letters AS d ON {SAME_RUN.format("d", "i")}
+    JOIN jobs AS j ON j.id = d.job_id
+    WHERE d.tenant_id = $4 AND d.state = 'DEAD' AND (d.replayed_at IS NULL OR $5)
+      AND j.state <> 'CANCELLED'
+    FOR UPDATE OF d SKIP LOCKED
+), chosen AS (
+    SELECT * FROM (
+        SELECT *, row_number() OVER (PARTITION BY job_id ORDER BY occurrence_at, kind) AS place
+        FROM letter
+    ) AS l
+    WHERE l.overlaps
+       OR (l.place = 1 AND NOT EXISTS (SELECT FROM runs AS r WHERE r.job_id = l.job_id))
+), ledger AS (
+    UPDATE occurrences AS o SET outcome = NULL, reason = NULL, ended_at = NULL
+    FROM chosen AS c
+    WHERE {SAME_RUN.format("o", "c")} AND o.outcome = 'FAILED'
+      AND o.occurrence_at >= $8 AND o.occurrence_at <= $9
+    RETURNING o.job_id, o.occurrence_at, o.kind
+), run AS (
+    INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority,
+                      rank, claimable, state, due_at, ready_at, attempt, lease_version)
+    SELECT c.job_id, c.occurrence_at, c.kind, c.tenant_id, c.payload_version, c.lane, c.priority,
+           c.clock, true, 'READY', c.clock, c.clock, c.attempts, c.lease_version
+    FROM chosen AS c JOIN ledger AS l ON {SAME_RUN.format("l", "c")}
+    RETURNING job_id, occurrence_at, kind, ready_at
+), noted AS (
+    UPDATE dead_letters AS d
+    SET state = 'REPLAYED', replayed_at = r.ready_at, replay_id = $6, replay_outcome = NULL
+    FROM run AS r WHERE {SAME_RUN.format("d", "r")}
+)
+SELECT job_id, occurrence_at, kind FROM run
+"""
+
+
+async def replay(
+    tx: Tx, letters: Sequence[RunKey], tenant_id: int, replay_id: UUID, *, again: bool = False
+) -> set[RunKey]:
+    """FAILED → READY: the same runs, with a fresh budget; those that were reopened.
+
+    Left as they are: letters that do not lie there any more or were replayed before (unless
+    ``again``), those of cancelled jobs, those whose ledger row is gone, and those that would
+    overlap an unfinished run of their job, which the caller keeps from starting by the shard's
+    lock.
+    """
+    if not letters:
+        return set()
+    moments = [letter.occurrence_at for letter in letters]
+    batch = [(letter.job_id, letter.occurrence_at, letter.kind) for letter in letters]
+    rows = await tx.rows(
+        REPLAY, *columns(batch, 3), tenant_id, again, replay_id, tx.now, min(moments), max(moments)
+    )
+    return {key_of(row) for row in rows}
+
+
+DISCARD: Final = """
+UPDATE dead_letters
+SET state = 'DISCARDED', discarded_at = coalesce($7, now()), discarded_by = $5,
+    discard_reason = $6
+WHERE job_id = $1 AND occurrence_at = $2 AND kind = $3 AND tenant_id = $4 AND state = 'DEAD'
+"""
+
+
+async def discard(tx: Tx, letter: RunKey, tenant_id: int, actor: str, reason: str) -> bool:
+    """A person lays a letter aside for good; whether it lay there."""
+    args = (letter.job_id, letter.occurrence_at, letter.kind, tenant_id, actor, reason, tx.now)
+    return await tx.execute(DISCARD, *args) == 1

@@ -1,0 +1,72 @@
+"""Runs that may not be claimed yet, and what lets them go on.
+
+Whatever holds a READY run back says so on its row: ``hold`` is the kind, ``hold_key`` what has to
+let it go. Only :func:`admit` frees it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from noonday.store import Tx, columns
+from noonday.store.runs import FIND, GUARD, RETURNED, STILL, Held, held_key
+
+HOLD: Final = f"""
+WITH held AS MATERIALIZED (
+    SELECT r.row, i.lease_version, i.hold, i.hold_key
+{
+    FIND.format(
+        input="unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::text[], $6::text[])"
+        " AS i(job_id, occurrence_at, kind, lease_version, hold, hold_key)",
+        guard=GUARD,
+    )
+}
+)
+UPDATE runs AS r
+SET state = 'READY', claimable = false, hold = h.hold, hold_key = h.hold_key,
+    attempt = r.attempt - 1, worker_id = NULL, leased_at = NULL, locked_until = NULL
+FROM held AS h WHERE {STILL}
+RETURNING {RETURNED}
+"""
+
+
+async def hold(tx: Tx, leases: Sequence[tuple[Held, str, str]]) -> set[Held]:
+    """RUNNING → READY, held: nothing was sent. Each lease with the kind of hold and its key."""
+    batch = [(*held, kind, key) for held, kind, key in leases]
+    return {held_key(row) for row in await tx.rows(HOLD, *columns(batch, 6))}
+
+
+# In the order in which they would have been claimed.
+ADMIT: Final = """
+UPDATE runs AS r
+SET hold = NULL, hold_key = NULL, claimable = true, rank = coalesce($3, now()),
+    ready_at = coalesce($3, now())
+WHERE r.ctid = ANY (ARRAY(
+    SELECT ctid FROM runs WHERE hold_key = $1
+    ORDER BY priority, ready_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+"""
+
+
+async def admit(tx: Tx, hold_key: str, limit: int) -> int:
+    """READY, held → READY for the first ``limit`` under a key; how many."""
+    return await tx.execute(ADMIT, hold_key, limit, tx.now)
+
+
+# A skip scan: one look into the index for each key, however many runs it holds.
+KEYS: Final = """
+WITH RECURSIVE each AS (
+    (SELECT hold_key FROM runs WHERE hold_key IS NOT NULL AND hold_key > $1
+     ORDER BY hold_key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.hold_key FROM runs AS r WHERE r.hold_key > each.hold_key
+            ORDER BY r.hold_key LIMIT 1)
+    FROM each WHERE each.hold_key IS NOT NULL
+)
+SELECT hold_key FROM each WHERE hold_key IS NOT NULL LIMIT $2
+"""
+
+
+async def keys(tx: Tx, after: str = "", limit: int = 1_000) -> list[str]:
+    """The keys under which runs are held, in order, from just after one."""
+    return [row["hold_key"] for row in await tx.rows(KEYS, after, limit)]

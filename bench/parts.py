@@ -152,10 +152,10 @@ async def drain(scale: float) -> dict[str, Figures]:
             store, beats, uuid4(), "bench", executors={HttpTarget: Nothing()},
             blobs=LocalBlobs(running.settings.blobs_folder),
             keys=SigningKeys(store, read_key_file(running.settings.secret_key_path)),
-            metrics=metrics, slots=1_000,
+            metrics=metrics, slots={"default": 1_000},
         )  # fmt: skip
         claim, settle = Loop("claim", worker.tick, metrics), Loop("settle", worker.settle, metrics)
-        worker.wake_claim, worker.wake_settle = claim.wake, settle.wake
+        worker.wake_claim, worker.wake_settle = lambda _: claim.wake(), settle.wake
         before, used, began = await running.usage(store), time.process_time(), time.perf_counter()
         claim.start()
         settle.start()

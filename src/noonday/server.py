@@ -14,6 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
@@ -146,7 +147,7 @@ async def worker(node: Node) -> None:
     executor = HttpExecutor(
         allow_private=settings.allow_private_targets,
         ports=settings.allowed_ports or None,
-        limit=settings.worker_slots,
+        limit=sum(settings.slots.values()),
     )
     await executor.open()
     node.stack.push_async_callback(executor.close)
@@ -161,17 +162,19 @@ async def worker(node: Node) -> None:
         blobs=blobs,
         keys=SigningKeys(node.store, read_key_file(settings.secret_key_path)),
         metrics=node.metrics,
-        slots=settings.worker_slots,
-        lanes=LANES,
+        slots=settings.slots,
     )
     # Stopped from the last to the first: nothing is claimed any more, what runs ends, what came
     # of it is written, and only then do the heartbeats cease.
     node.loop("heartbeat", part.beat, pause_sec=0.5, steady=True)
     node.stack.push_async_callback(_leave, part.leave)
     part.wake_settle = node.loop("settle", part.settle).wake
-    claims = node.loop("claim", part.tick, sleep_for=part.sleep_for)
-    part.wake_claim = claims.wake
-    node.wakeups.on(RUNS, claims.wake)
+    claims = {}
+    for lane, pool in part.pools.items():
+        tick = partial(part.tick, lane)
+        claims[lane] = node.loop(f"claim {lane}", tick, sleep_for=pool.sleep_for)
+        node.wakeups.on(RUNS, claims[lane].wake)
+    part.wake_claim = lambda lane: claims[lane].wake()
     node.loop("claim sweep", part.sweep, pause_sec=10.0, steady=True)
     node.stack.push_async_callback(part.stop, settings.worker_grace_sec)
 

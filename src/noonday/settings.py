@@ -28,6 +28,7 @@ _NOT_SETTINGS: Final = ("NOONDAY_CONFIG", "NOONDAY_TEST_")
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 _WebPort = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+_Slots = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 _Days = Annotated[int, msgspec.Meta(ge=1, le=36_500)]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,63}$")]
 
@@ -92,8 +93,12 @@ class Settings(msgspec.Struct, frozen=True):
     secret_key_file: Path | None = None
     """The key that seals stored secrets; none means ``secret.key`` in ``home``."""
 
-    worker_slots: _Count = 64
-    """Attempts that one worker process carries out at the same time."""
+    worker_slots: _Slots = 64
+    """Attempts of the lane ``default`` that one worker process carries out at the same time; 0
+    leaves the lane to others."""
+    worker_long_slots: _Slots = 32
+    """The same for the lane ``long``: its runs never take slots of ``default``, nor the other
+    way round."""
     worker_grace_sec: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 20.0
     """Seconds that running attempts get to finish when a worker stops."""
     worker_name: _Name | None = None
@@ -121,6 +126,11 @@ class Settings(msgspec.Struct, frozen=True):
     def secret_key_path(self) -> Path:
         """The file of the key that seals stored secrets."""
         return self.secret_key_file or self.home / "secret.key"
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """The slots of a worker process, by lane."""
+        return {"default": self.worker_slots, "long": self.worker_long_slots}
 
     @property
     def cli_file(self) -> Path:
@@ -332,5 +342,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield "database_direct_url: goes with database_url, which is not set"
     if settings.pgbouncer and settings.database_direct_url is None:
         yield "pgbouncer: needs database_direct_url, since migrations cannot pass a pooler"
+    if not any(settings.slots.values()):
+        yield "worker_slots: 0, as is worker_long_slots: a worker has to serve a lane"
     if settings.retention.ledger_days < settings.retention.failure_days:
         yield "retention.ledger_days: has to be at least retention.failure_days"

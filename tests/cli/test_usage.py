@@ -88,7 +88,7 @@ def test_wrong_settings_are_listed_all_together_with_code_2(
 
 
 def test_an_option_of_a_role_is_checked_like_any_setting(run: Callable[..., Any]) -> None:
-    result = run("worker", "--slots", "0", "--grace-sec", "-1")
+    result = run("worker", "--slots", "-1", "--grace-sec", "-1")
     assert result.exit_code == 2
     assert "--slots: " in result.stderr
     assert "--grace-sec: " in result.stderr

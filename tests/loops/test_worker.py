@@ -86,7 +86,7 @@ async def test_the_last_free_slots_are_used_too_while_the_others_are_busy_for_lo
     assert await worker.tick() == 60
     await ready(store, count=6)
     await eventually(worker.tick)
-    assert worker.free == 0
+    assert worker.pools["default"].free == 0
     async with store.transaction() as tx:
         assert await tx.value("SELECT count(*) FROM runs WHERE state = 'READY'") == 2
 
@@ -98,12 +98,12 @@ async def test_a_full_worker_is_woken_when_a_slot_is_free_and_more_waits(
     executor = Hanging()
     worker = parts.worker(executor, slots=2)
     woken: list[str] = []
-    worker.wake_claim = lambda: woken.append("claim")
+    worker.wake_claim = woken.append
     worker.wake_settle = lambda: woken.append("settle")
     await worker.tick()
     executor.free.set()
     await landed(worker)
-    assert sorted(woken) == ["claim", "claim", "settle", "settle"]
+    assert sorted(woken) == ["default", "default", "settle", "settle"]
 
 
 async def test_failures_are_retried_until_the_budget_is_used_up(store: Store, parts: Parts) -> None:
@@ -142,7 +142,7 @@ async def test_an_executor_that_raises_costs_its_own_run_one_failure_and_nobody_
     async with store.transaction() as tx:
         row = await tx.one("SELECT error, unknown FROM executions")
     assert (row["error"], row["unknown"]) == ("RuntimeError in the worker", True)
-    assert worker.free == 64
+    assert worker.pools["default"].free == 64
 
 
 async def test_a_worker_with_the_wrong_key_sends_nothing_and_lets_the_run_be_tried_again(
@@ -486,7 +486,7 @@ async def test_an_attempt_whose_lease_is_somebody_elses_is_stopped_and_settles_n
     assert len(executor.cancelled) == 1
     assert await worker.settle() == 0
     assert await only_run(store) == ("READY", 1, 1, 1, 0)
-    assert worker.free == 64
+    assert worker.pools["default"].free == 64
     assert worker._flights == {}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
+from noonday.domain.model import LANES, Attempt, HttpTarget, Outcome, OutcomeKind
 from noonday.executors import Sent
 from noonday.loops.janitor import Janitor
 from noonday.loops.reaper import Reaper
@@ -27,7 +27,6 @@ from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
 
 Script = Callable[[Attempt], Awaitable[Outcome]]
-LANE = "default"
 SUCCESS = Outcome(OutcomeKind.SUCCESS, http_status=200)
 
 
@@ -89,6 +88,7 @@ class Parts:
         store: Store | None = None,
         beats: Store | None = None,
         slots: int = 64,
+        long_slots: int = 0,
     ) -> Worker:
         store = store or self._store
         return Worker(
@@ -100,7 +100,7 @@ class Parts:
             blobs=self._blobs,
             keys=SigningKeys(self._store, SecretBox([bytes(32)])),
             metrics=Metrics(),
-            slots=slots,
+            slots={"default": slots, "long": long_slots},
         )
 
     def scheduler(self, *, store: Store | None = None, id: UUID | None = None) -> Scheduler:
@@ -108,7 +108,7 @@ class Parts:
         return Scheduler(store, id or uuid4(), "scheduler", Metrics(), Wakeups(store))
 
     def reaper(self) -> Reaper:
-        return Reaper(self._store, [LANE], Metrics(), Wakeups(self._store))
+        return Reaper(self._store, LANES, Metrics(), Wakeups(self._store))
 
     def janitor(self) -> Janitor:
         return Janitor(self._store, self._blobs, Retention(), leads=lambda: True)

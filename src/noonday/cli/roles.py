@@ -32,7 +32,11 @@ AdminPort: TypeAlias = Annotated[
     int | None, typer.Option(help="The port of /healthz, /readyz and /metrics. [default: 0]")
 ]
 Slots: TypeAlias = Annotated[
-    int | None, typer.Option(help="Attempts carried out at the same time. [default: 64]")
+    int | None,
+    typer.Option(help="Attempts of the lane default at the same time. [default: 64]"),
+]
+LongSlots: TypeAlias = Annotated[
+    int | None, typer.Option(help="Attempts of the lane long at the same time. [default: 32]")
 ]
 Name: TypeAlias = Annotated[
     str | None, typer.Option(help="How the process is shown. [default: host and pid]")
@@ -45,6 +49,7 @@ def up(
     host: Host = None,
     home: Home = None,
     slots: Slots = None,
+    long_slots: LongSlots = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
     schedulers: Annotated[int, typer.Option(min=1, max=64, help="Scheduler processes.")] = 1,
     demo: Annotated[
@@ -63,7 +68,13 @@ def up(
       noonday up --demo
     """
     settings = _settings(
-        config, port=port, admin_port=admin_port, host=host, home=home, worker_slots=slots
+        config,
+        port=port,
+        admin_port=admin_port,
+        host=host,
+        home=home,
+        worker_slots=slots,
+        worker_long_slots=long_slots,
     )
     from noonday import demo as example
     from noonday import supervisor
@@ -149,6 +160,7 @@ def scheduler(
 
 def worker(
     slots: Slots = None,
+    long_slots: LongSlots = None,
     name: Name = None,
     grace_sec: Annotated[
         float | None, typer.Option(help="Seconds to finish in when stopped. [default: 20]")
@@ -160,12 +172,14 @@ def worker(
     """Run one worker process.
 
     \b
-    Example:
+    Examples:
       noonday worker --slots 32
+      noonday worker --slots 0 --long-slots 500
     """
     settings = _settings(
         config,
         worker_slots=slots,
+        worker_long_slots=long_slots,
         worker_name=name,
         worker_grace_sec=grace_sec,
         admin_port=admin_port,

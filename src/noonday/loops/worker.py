@@ -1,8 +1,9 @@
 """The worker: claims READY runs up to its free slots, carries them out, settles what came of it.
 
-Three loops share the table of attempts in flight: ``tick`` claims, ``settle`` writes outcomes in
-batches, ``beat`` extends leases and aborts what is no longer held. The worker trusts its own
-lease for a little less long than the database does: from before it asked for it, less a margin.
+Its loops share the table of attempts in flight: ``tick`` claims, for each lane on its own;
+``settle`` writes outcomes in batches, ``beat`` extends leases and aborts what is no longer held.
+The worker trusts its own lease for a little less long than the database does: from before it
+asked for it, less a margin.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from noonday.domain.errors import BlobMissing, CommitUnknown, SecretUnreadable, 
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
     EPOCH,
-    LANES,
     Attempt,
     HttpTarget,
     JobSpec,
@@ -35,6 +35,7 @@ from noonday.domain.ranking import AGEING_STEP, Floors
 from noonday.executors import Executor
 from noonday.loops import tally
 from noonday.loops.flight import Flight
+from noonday.loops.pool import Pool
 from noonday.store import Row, Store, batches, executions, runs, settlements, workers
 from noonday.store.blobs import BlobStore
 from noonday.store.runs import Held
@@ -47,8 +48,6 @@ CLAIM_BATCH: Final = 500
 SETTLE_BATCH: Final = 1_000
 UNSETTLED: Final = 10_000
 """More outcomes than this wait to be written: claim no more."""
-PACE_SEC: Final = 0.01
-"""For few free slots it is not claimed more often than this."""
 REPORT_SEC: Final = 2.0
 OVERTIME_SEC: Final = 2.0
 """An executor that does not keep its own deadline is cut off this much later."""
@@ -77,9 +76,10 @@ class Worker:
         blobs: BlobStore,
         keys: SigningKeys,
         metrics: Metrics,
-        slots: int = 64,
-        lanes: Sequence[str] = LANES,
+        slots: Mapping[str, int],
     ) -> None:
+        """``slots``: how many attempts to carry out at the same time, by lane. A lane without
+        slots is not served."""
         self._store = store
         self._beat_store = beat_store
         self.id = id
@@ -88,68 +88,49 @@ class Worker:
         self._blobs = blobs
         self._keys = keys
         self._metrics = metrics
-        self._slots = slots
-        self._floors = {lane: Floors() for lane in lanes}
+        self.pools = {lane: Pool(lane, count) for lane, count in slots.items() if count}
         self._granted: dict[str, datetime] = {}
         self._flights: dict[Held, Flight] = {}
         self._unsettled: list[tuple[Flight, Outcome]] = []
-        self._busy = 0
         self._stopping = False
-        self._in_doubt = False
-        self._clock = EPOCH
-        self._more = False
-        self._claimed_at = 0.0
         self._reported_at = 0.0
-        self.wake_claim: Callable[[], None] = _nobody
-        """Called when slots have become free while more runs wait."""
+        self.wake_claim: Callable[[str], None] = _nobody
+        """Called with a lane when slots of it have become free while more of its runs wait."""
         self.wake_settle: Callable[[], None] = _nobody
         """Called when outcomes wait to be written."""
 
     # --- claim ----------------------------------------------------------------------------
 
-    @property
-    def free(self) -> int:
-        """Slots that nothing runs in."""
-        return self._slots - self._busy
-
-    async def tick(self) -> int:
-        """Claim up to the free slots and start what was claimed; how many."""
-        if self._stopping or len(self._unsettled) >= UNSETTLED:
-            return 0
-        if self._in_doubt:
-            await self._let_go_of_unknown()
+    async def tick(self, *lanes: str) -> int:
+        """Claim up to the free slots of ``lanes``, or of all, and start what was claimed; how
+        many."""
         started = 0
-        for lane, floors in self._floors.items():
-            if self.free == 0 or self._is_too_soon():
-                break
-            started += await self._claim(lane, floors, min(self.free, CLAIM_BATCH))
+        for lane in lanes or self.pools:
+            started += await self._fill(self.pools[lane])
         return started
 
-    def sleep_for(self) -> float | None:
-        """Seconds until the next claim, while free slots and waiting runs are known of."""
-        return PACE_SEC if self._more and self.free else None
+    async def _fill(self, pool: Pool) -> int:
+        if self._stopping or len(self._unsettled) >= UNSETTLED:
+            return 0
+        if pool.in_doubt:
+            await self._let_go_of_unknown(pool)
+        if not pool.may_claim():
+            return 0
+        return await self._claim(pool, min(pool.free, CLAIM_BATCH))
 
-    def _is_too_soon(self) -> bool:
-        """A claim for few slots costs nearly what one for many does: let more become free."""
-        recently = time.monotonic() - self._claimed_at < PACE_SEC
-        return recently and self.free < self._slots // 8
-
-    async def _claim(self, lane: str, floors: Floors, limit: int) -> int:
-        asked, used = time.monotonic(), floors.each()
-        self._claimed_at = asked
-        self._in_doubt = True
+    async def _claim(self, pool: Pool, limit: int) -> int:
+        asked, used = pool.claiming(), pool.floors.each()
         async with self._store.transaction() as tx:
-            claimed = await runs.claim(tx, lane, used, limit, AGEING_STEP, self.id)
+            claimed = await runs.claim(tx, pool.lane, used, limit, AGEING_STEP, self.id)
             clock = await tx.clock()
         if self._stopping:
             return 0  # nobody would wait for these any more: `leave` hands them back
         # Not before the commit: by its time we look for what an unknown claim took.
-        self._clock, self._in_doubt = clock, False
-        self._more = not claimed.drained
-        self._note_ranks(lane, claimed.rows)
-        floors.claimed(used, claimed.lowest, clock, everything=claimed.saw_all)
+        pool.claimed(clock, drained=claimed.drained)
+        self._note_ranks(pool.lane, claimed.rows)
+        pool.floors.claimed(used, claimed.lowest, clock, everything=claimed.saw_all)
         for row in claimed.rows:
-            self._start(row, asked)
+            self._start(row, asked, pool)
         return len(claimed.rows)
 
     def _note_ranks(self, lane: str, rows: Sequence[Row]) -> None:
@@ -157,39 +138,38 @@ class Worker:
             name = f"{lane}:{row['priority']}"
             self._granted[name] = max(row["rank"], self._granted.get(name, row["rank"]))
 
-    async def _let_go_of_unknown(self) -> None:
+    async def _let_go_of_unknown(self, pool: Pool) -> None:
         """The answer to a claim was lost: hand back what we hold without knowing of it.
 
         What is in flight is known, whatever the database's clock says after a failover.
         """
-        for lane, floors in self._floors.items():
-            async with self._store.transaction() as tx:
-                found = await runs.held_since(tx, lane, floors.each(), self.id, self._clock)
-                unknown = found - self._flights.keys()
-                await settlements.apply(tx, [Settlement(held, *_UNKNOWN) for held in unknown])
-        self._in_doubt = False
+        async with self._store.transaction() as tx:
+            found = await runs.held_since(tx, pool.lane, pool.floors.each(), self.id, pool.clock)
+            unknown = found - self._flights.keys()
+            await settlements.apply(tx, [Settlement(held, *_UNKNOWN) for held in unknown])
+        pool.in_doubt = False
 
     async def sweep(self) -> int:
         """Look below the floors for what was committed later than anything should be."""
-        for lane, floors in self._floors.items():
+        for pool in self.pools.values():
             async with self._store.transaction() as tx:
-                found = await runs.lowest_ready(tx, lane, Floors().each())
+                found = await runs.lowest_ready(tx, pool.lane, Floors().each())
             for row in found:
-                if row["rank"] is not None and floors.lower(row["priority"], row["rank"]):
+                if row["rank"] is not None and pool.floors.lower(row["priority"], row["rank"]):
                     self._metrics.straggler("runs")
         return 0
 
     # --- carry out ------------------------------------------------------------------------
 
-    def _start(self, row: Row, asked: float) -> None:
+    def _start(self, row: Row, asked: float, pool: Pool) -> None:
         spec, fault = _read(row["spec"])
         flight = Flight.of(row, spec, asked)
         self._flights[flight.held] = flight
-        self._busy += 1
+        pool.busy += 1
         if flight.lease.attempt == 1:
             self._metrics.started((flight.lease.leased_at - flight.lease.due_at).total_seconds())
         flight.task = asyncio.create_task(self._carry_out(flight, row, fault))
-        flight.task.add_done_callback(lambda task: self._landed(flight, task))
+        flight.task.add_done_callback(lambda task: self._landed(flight, task, pool))
         flight.watch(self._overdue)
 
     async def _carry_out(self, flight: Flight, row: Row, fault: str | None) -> Outcome:
@@ -231,11 +211,11 @@ class Worker:
             traceparent=row["traceparent"],
         )
 
-    def _landed(self, flight: Flight, task: asyncio.Task[Outcome]) -> None:
+    def _landed(self, flight: Flight, task: asyncio.Task[Outcome], pool: Pool) -> None:
         flight.unwatch()
-        self._busy -= 1
-        if self._more:
-            self.wake_claim()
+        pool.busy -= 1
+        if pool.more:
+            self.wake_claim(pool.lane)
         if flight.lost:
             self._flights.pop(flight.held, None)
             return
@@ -347,7 +327,9 @@ class Worker:
         try:
             async with self._beat_store.transaction() as tx:
                 await workers.report(
-                    tx, self.id, ROLE, self._name, slots=self._slots, in_flight=self._busy,
+                    tx, self.id, ROLE, self._name,
+                    slots=sum(pool.slots for pool in self.pools.values()),
+                    in_flight=sum(pool.busy for pool in self.pools.values()),
                     granted=self._granted, stopping=self._stopping,
                 )  # fmt: skip
         except StoreUnavailable as error:
@@ -378,13 +360,14 @@ class Worker:
         """Write what is left, hand back what we hold without knowing of it, and go."""
         while self._unsettled:
             await self.settle()
-        if self._in_doubt:
-            await self._let_go_of_unknown()
+        for pool in self.pools.values():
+            if pool.in_doubt:
+                await self._let_go_of_unknown(pool)
         async with self._store.transaction() as tx:
             await workers.gone(tx, self.id)
 
 
-def _nobody() -> None:
+def _nobody(*_: object) -> None:
     """Nothing listens yet."""
 
 

@@ -158,9 +158,30 @@ class Jobs(Resource[_D_co, _I_co]):
         """Jobs, newest first, by the filters of ``GET /v1/jobs``."""
         return self._pages(_read("/v1/jobs", filters))
 
-    def delete(self, job_id: str) -> _D_co:
-        """Cancel all future runs."""
-        return self._send(Call("DELETE", f"/v1/jobs/{_segment(job_id)}", repeatable=True))
+    def delete(self, job_id: str, *, running: str = "finish") -> _D_co:
+        """Cancel all future runs. ``running="cancel"`` has attempts under way cut off as well."""
+        path = f"/v1/jobs/{_segment(job_id)}"
+        query = {} if running == "finish" else {"running": running}
+        return self._send(Call("DELETE", path, query=query, repeatable=True))
+
+    def cancel_many(
+        self,
+        *,
+        running: str = "finish",
+        reason: str = "",
+        idempotency_key: str | None = None,
+        **filter: Any,
+    ) -> _D_co:
+        """Cancel all jobs that match a filter, as an operation; see ``operations``."""
+        return self._send(
+            Call(
+                "POST",
+                "/v1/jobs:cancel",
+                body={"filter": filter, "running": running, "reason": reason},
+                idempotency_key=idempotency_key or str(uuid4()),
+                repeatable=True,
+            )
+        )
 
     def trigger(
         self, job_id: str, *, reason: str = "", idempotency_key: str | None = None
@@ -192,6 +213,13 @@ class Runs(Resource[_D_co, _I_co]):
         """One run, also after it has ended."""
         return self._send(_read(f"/v1/runs/{_segment(run_id)}"))
 
+    def cancel(self, run_id: str, *, reason: str = "", dead_letter: bool = False) -> _D_co:
+        """Cancel a run, or have it cut off where it is under way. ``dead_letter`` sets it aside
+        as one. Raises :class:`NoondayApiError` (409) when it has ended otherwise."""
+        path = f"/v1/runs/{_segment(run_id)}/cancel"
+        body = {"reason": reason, "dead_letter": dead_letter}
+        return self._send(Call("POST", path, body=body, repeatable=True))
+
 
 class DeadLetters(Resource[_D_co, _I_co]):
     """Runs that will not be tried again by themselves."""
@@ -211,6 +239,11 @@ class Tenants(Resource[_D_co, _I_co]):
     def list(self) -> _I_co:
         """All tenants."""
         return self._pages(_read("/v1/tenants"))
+
+    def change(self, name: str, **settings: Any) -> _D_co:
+        """Change settings: ``max_payload_bytes``, ``keep_responses``."""
+        path = f"/v1/tenants/{_segment(name)}"
+        return self._send(Call("PATCH", path, body=settings, repeatable=True))
 
     def create(self, name: str, **limits: Any) -> _D_co:
         """A new tenant; the answer shows its signing secret, once."""
@@ -238,6 +271,23 @@ class ApiKeys(Resource[_D_co, _I_co]):
 
 
 class Operations(Resource[_D_co, _I_co]):
+    """Bulk actions."""
+
+    def list(self) -> _I_co:
+        """Operations, newest first."""
+        return self._pages(_read("/v1/operations"))
+
+    def get(self, operation_id: str) -> _D_co:
+        """An operation, and how far it is."""
+        return self._send(_read(f"/v1/operations/{_segment(operation_id)}"))
+
+    def abort(self, operation_id: str) -> _D_co:
+        """Stop it where it is; what it has done stays done."""
+        path = f"/v1/operations/{_segment(operation_id)}/abort"
+        return self._send(Call("POST", path, repeatable=True))
+
+
+class Service(Resource[_D_co, _I_co]):
     """What the service is doing."""
 
     def workers(self) -> _I_co:
@@ -261,6 +311,7 @@ class _Api(Generic[_D_co, _I_co]):
         self.tenants: Tenants[_D_co, _I_co] = Tenants(sender)
         self.api_keys: ApiKeys[_D_co, _I_co] = ApiKeys(sender)
         self.operations: Operations[_D_co, _I_co] = Operations(sender)
+        self.service: Service[_D_co, _I_co] = Service(sender)
 
 
 class Client(_Api[Document, Iterator[Document]]):

@@ -33,6 +33,7 @@ from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, find_binar
 from noonday.executors.http import HttpExecutor
 from noonday.loops import Loop
 from noonday.loops.janitor import Janitor
+from noonday.loops.operations import Operations
 from noonday.loops.reaper import Reaper
 from noonday.loops.retries import Retries
 from noonday.loops.scheduler import Scheduler
@@ -134,6 +135,8 @@ async def scheduler(node: Node) -> None:
     node.loop("retries", retries.tick, sleep_for=retries.sleep_for)
     reaper = Reaper(store, LANES, metrics, node.wakeups)
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
+    bulk = Operations(store)
+    node.loop("operations", bulk.tick, pause_sec=1.0)
     kept = settings.retention
     janitor = Janitor(store, node.blobs(), kept, metrics, leads=lambda: 0 in part.epochs)
     node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for)

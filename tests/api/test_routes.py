@@ -29,6 +29,7 @@ class Things:
     job: str
     run: str
     letter: str
+    operation: str
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,17 @@ CASES = {
     "list_executions": JOB,
     "list_occurrences": JOB,
     "get_run": Case(thing="run", missing=MISSING_RUN),
+    "cancel_run": Case({}, "run", MISSING_RUN),
+    "cancel_jobs": Case({"filter": {"lane": "long"}}),
+    "list_operations": Case(),
+    "get_operation": Case(thing="operation", missing=MISSING_JOB),
+    "abort_operation": Case(thing="operation", missing=MISSING_JOB),
     "list_dead_letters": Case(),
     "get_dead_letter": Case(thing="letter", missing=MISSING_RUN),
     "list_tenants": Case(tenants=False),
     "create_tenant": Case(A_TENANT, tenants=False),
     "get_tenant": Case(missing="nobody", tenants=False),
+    "change_tenant": Case({"keep_responses": False}, missing="nobody", tenants=False),
     "rotate_signing_secret": Case(missing="nobody", tenants=False),
     "list_api_keys": Case(tenants=False),
     "create_api_key": Case(A_KEY, tenants=False),
@@ -94,7 +101,8 @@ async def things_of(api: Api, client: Client) -> Things:
     await bring(api.store, letter, "dead")
     (dead,) = (await client.get("/v1/dlq")).body["data"]
     run = (await client.get(f"/v1/jobs/{await client.create(schedule=NOW)}/occurrences")).body
-    return Things(await client.create(), run["data"][0]["run_id"], dead["id"])
+    operation = (await client.post("/v1/jobs:cancel", {"filter": {"name_prefix": "none"}})).body
+    return Things(await client.create(), run["data"][0]["run_id"], dead["id"], operation["id"])
 
 
 async def state_of(store: Store) -> Any:
@@ -107,6 +115,7 @@ async def state_of(store: Store) -> Any:
             "occurrences",
             "timers",
             "dead_letters",
+            "operations",
             "tenants",
             "api_keys",
         )
@@ -196,8 +205,8 @@ async def test_a_method_that_a_path_does_not_have_names_those_it_has(api: Api) -
 
 async def test_parameters_that_are_not_known_or_not_carried_out_are_refused(api: Api) -> None:
     job = await api.admin.create()
-    cancel = await api.admin.delete(f"/v1/jobs/{job}?running=cancel")
-    assert (cancel.status, cancel.code) == (422, "not_supported")
+    cancel = await api.admin.delete(f"/v1/jobs/{job}?running=later")
+    assert (cancel.status, cancel.code) == (422, "invalid")
     assert cancel.body["errors"][0]["pointer"] == "/query/running"
     assert (await api.admin.get(f"/v1/jobs/{job}")).body["status"] == "PENDING"
     listed = await api.admin.get("/v1/jobs?colour=red&due_from=x&status=PENDING&status=RUNNING")

@@ -238,7 +238,18 @@ def test_every_call_reaches_its_route(server: ScriptedServer, client: Client) ->
         (lambda: client.jobs.trigger("j"), Answer(202), "POST /v1/jobs/j/trigger"),
         (lambda: list(client.jobs.executions("j")), empty, "GET /v1/jobs/j/executions"),
         (lambda: list(client.jobs.occurrences("j")), empty, "GET /v1/jobs/j/occurrences"),
+        (
+            lambda: client.jobs.delete("j", running="cancel"),
+            Answer(),
+            "DELETE /v1/jobs/j?running=cancel",
+        ),
+        (lambda: client.jobs.cancel_many(lane="long"), Answer(202), "POST /v1/jobs:cancel"),
         (lambda: client.runs.get("r"), Answer(), "GET /v1/runs/r"),
+        (lambda: client.runs.cancel("r"), Answer(), "POST /v1/runs/r/cancel"),
+        (lambda: list(client.operations.list()), empty, "GET /v1/operations"),
+        (lambda: client.operations.get("o"), Answer(), "GET /v1/operations/o"),
+        (lambda: client.operations.abort("o"), Answer(), "POST /v1/operations/o/abort"),
+        (lambda: client.tenants.change("t", keep_responses=False), Answer(), "PATCH /v1/tenants/t"),
         (lambda: list(client.dlq.list()), empty, "GET /v1/dlq"),
         (lambda: client.dlq.get("r"), Answer(), "GET /v1/dlq/r"),
         (lambda: list(client.tenants.list()), empty, "GET /v1/tenants"),
@@ -246,9 +257,9 @@ def test_every_call_reaches_its_route(server: ScriptedServer, client: Client) ->
         (lambda: list(client.api_keys.list()), empty, "GET /v1/api-keys"),
         (lambda: client.api_keys.create(tenant="t"), Answer(201), "POST /v1/api-keys"),
         (lambda: client.api_keys.revoke("k"), Answer(), "DELETE /v1/api-keys/k"),
-        (lambda: list(client.operations.workers()), empty, "GET /v1/workers"),
-        (lambda: list(client.operations.shards()), empty, "GET /v1/shards"),
-        (lambda: list(client.operations.audit()), empty, "GET /v1/audit"),
+        (lambda: list(client.service.workers()), empty, "GET /v1/workers"),
+        (lambda: list(client.service.shards()), empty, "GET /v1/shards"),
+        (lambda: list(client.service.audit()), empty, "GET /v1/audit"),
     ]
     for call, answer, _ in calls:
         server.will(answer)

@@ -145,6 +145,20 @@ def retried(lease: Held, delay: timedelta = timedelta(seconds=10)) -> Settlement
     return Settlement(lease, transition, FAILURE)
 
 
+def stopped(lease: Held) -> Settlement:
+    outcome = Outcome(OutcomeKind.CANCELLED, error="stopped", unknown=True)
+    return Settlement(lease, Transition(Event.STOP, ExecutionStatus.CANCELLED), outcome)
+
+
+def interrupted(lease: Held) -> Settlement:
+    outcome = Outcome(OutcomeKind.INTERRUPTED, error="shutdown", unknown=True)
+    return Settlement(lease, Transition(Event.INTERRUPT, ExecutionStatus.INTERRUPTED), outcome)
+
+
+def handed_back(lease: Held) -> Settlement:
+    return Settlement(lease, Transition(Event.HAND_BACK), Outcome(OutcomeKind.NOT_SENT))
+
+
 async def settle(tx: Tx, *items: Settlement) -> set[Held]:
     return await settlements.apply(tx, items)
 

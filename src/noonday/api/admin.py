@@ -28,7 +28,7 @@ from noonday.api.pages import json, place
 from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
 from noonday.api.reading import Fault, read
-from noonday.api.schemas import ApiKeyBody, TenantBody
+from noonday.api.schemas import ApiKeyBody, TenantBody, TenantChanges
 from noonday.domain.roles import role_named
 from noonday.store import Row, Tx, api_keys, audit, reports, shards, tenants, workers
 
@@ -73,11 +73,38 @@ async def create_tenant(request: Request) -> Response:
         made = await tenants.create(tx, context.secretbox, wanted.name, wanted.max_payload_bytes)
         if made is None:
             raise Problem(409, "already_exists", "There is a tenant of this name.")
-        after = {"max_payload_bytes": wanted.max_payload_bytes}
+        await tenants.change(
+            tx, made[0], max_payload_bytes=None, keep_responses=wanted.keep_responses
+        )
+        after = {
+            "max_payload_bytes": wanted.max_payload_bytes,
+            "keep_responses": wanted.keep_responses,
+        }
         await note(tx, request, "tenant.create", ("tenant", wanted.name), after=after)
         row = await tenants.one(tx, wanted.name)
     headers = {"Location": f"/v1/tenants/{wanted.name}", **NO_STORE}
     return json(_tenant(_there(row), made[1]), 201, headers)
+
+
+async def change_tenant(request: Request) -> Response:
+    """Change a tenant's settings. What attempts already keep stays."""
+    wanted = await _body(request, TenantChanges)
+    async with context_of(request).store.transaction() as tx:
+        found = await _named_tenant(tx, request)
+        await tenants.change(
+            tx,
+            found["id"],
+            max_payload_bytes=wanted.max_payload_bytes,
+            keep_responses=wanted.keep_responses,
+        )
+        row = _there(await tenants.one(tx, found["name"]))
+        before, after = _settings(found), _settings(row)
+        await note(tx, request, "tenant.change", ("tenant", found["name"]), before, after)
+    return json(_tenant(row))
+
+
+def _settings(row: Row) -> dict[str, object]:
+    return {name: row[name] for name in ("max_payload_bytes", "keep_responses")}
 
 
 async def rotate_secret(request: Request) -> Response:
@@ -103,6 +130,7 @@ def _tenant(row: Row, secret: bytes | None = None) -> TenantDocument:
         id=row["id"],
         name=row["name"],
         max_payload_bytes=row["max_payload_bytes"],
+        keep_responses=row["keep_responses"],
         created_at=stamp(row["created_at"]),
         secrets_rotated_at=stamp(row["secrets_rotated_at"]),
         signing_secret=None if secret is None else tenants.written(secret),

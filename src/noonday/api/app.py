@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
 
-from noonday.api import admin, dlq, jobs, posting, public, runs
+from noonday.api import admin, cancels, dlq, jobs, operations, posting, public, runs
 from noonday.api.auth import Gate
 from noonday.api.commits import Commits
 from noonday.api.context import AppContext
@@ -23,6 +23,7 @@ from noonday.api.documents import (
     ExecutionDocument,
     JobDocument,
     OccurrenceDocument,
+    OperationDocument,
     Page,
     RunDocument,
     ShardDocument,
@@ -35,6 +36,7 @@ from noonday.api.parameters import (
     LETTER_FILTERS,
     LINK,
     PAGE,
+    RUNNING,
     TENANT,
     TRACEPARENT,
 )
@@ -43,7 +45,15 @@ from noonday.api.public import Description
 from noonday.api.queries import check_names
 from noonday.api.requests import Requests
 from noonday.api.routes import ETAG, IDEMPOTENCY_KEY, LOCATION, REPLAYED, Answer, Route
-from noonday.api.schemas import ApiKeyBody, BatchBody, TenantBody, TriggerBody
+from noonday.api.schemas import (
+    ApiKeyBody,
+    BatchBody,
+    BulkCancelBody,
+    CancelBody,
+    TenantBody,
+    TenantChanges,
+    TriggerBody,
+)
 from noonday.api.wire import JobBody
 from noonday.domain.roles import Role
 
@@ -68,7 +78,11 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("DELETE", "/v1/jobs/{id}", "cancel_job", SUBMITTER,
           "Cancel what a job has left to run; an attempt under way is the last one", jobs.cancel,
           Answer(200, "As it stands now; one that had ended stays as it was.", JobDocument,
-                 (ETAG,))),
+                 (ETAG,)), None, (RUNNING,)),
+    Route("POST", "/v1/jobs:cancel", "cancel_jobs", OPERATOR,
+          "Cancel all jobs that a filter matches", operations.cancel_jobs,
+          Answer(202, "The operation is durable.", OperationDocument, _MADE), BulkCancelBody,
+          (IDEMPOTENCY_KEY,), (409,)),
     Route("POST", "/v1/jobs/{id}/trigger", "trigger_job", OPERATOR,
           "Run a job now, beside its schedule", jobs.trigger,
           Answer(202, "The run is durable.", RunDocument, _MADE), TriggerBody,
@@ -81,6 +95,19 @@ ROUTES: Final[tuple[Route, ...]] = (
           Answer(200, "A page.", Page[OccurrenceDocument], _LISTED), None, PAGE, (400,)),
     Route("GET", "/v1/runs/{id}", "get_run", VIEWER, "Show a run", runs.get,
           Answer(200, "The run, unfinished or ended.", RunDocument)),
+    Route("POST", "/v1/runs/{id}/cancel", "cancel_run", SUBMITTER,
+          "Cancel a run, or have it cut off where it is under way", cancels.run,
+          Answer(200, "As it stands now: ended, or with `cancel` saying how far that is.",
+                 RunDocument), CancelBody, (), (409,), body_optional=True),
+    Route("GET", "/v1/operations", "list_operations", VIEWER, "List bulk actions, newest first",
+          operations.page, Answer(200, "A page.", Page[OperationDocument], _LISTED), None, PAGE,
+          (400,)),
+    Route("GET", "/v1/operations/{id}", "get_operation", VIEWER,
+          "Show a bulk action and how far it is", operations.get,
+          Answer(200, "The operation.", OperationDocument)),
+    Route("POST", "/v1/operations/{id}/abort", "abort_operation", OPERATOR,
+          "Stop a bulk action where it is", operations.abort,
+          Answer(200, "What it has done stays done.", OperationDocument), None, (), (409,)),
     Route("GET", "/v1/dlq", "list_dead_letters", VIEWER, "List dead letters, newest first",
           dlq.page, Answer(200, "A page.", Page[DeadLetterDocument], _LISTED), None,
           (*LETTER_FILTERS, *PAGE), (400,)),
@@ -93,6 +120,9 @@ ROUTES: Final[tuple[Route, ...]] = (
                  (LOCATION,)), TenantBody, (), (409,)),
     Route("GET", "/v1/tenants/{name}", "get_tenant", ADMIN, "Show a tenant", admin.tenant,
           Answer(200, "The tenant.", TenantDocument)),
+    Route("PATCH", "/v1/tenants/{name}", "change_tenant", ADMIN, "Change a tenant's settings",
+          admin.change_tenant, Answer(200, "The tenant as it is now.", TenantDocument),
+          TenantChanges),
     Route("POST", "/v1/tenants/{name}/signing-secret", "rotate_signing_secret", ADMIN,
           "Make a new signing secret; the one before holds for 24 hours more",
           admin.rotate_secret, Answer(200, "The secret is shown once.", TenantDocument)),

@@ -198,6 +198,19 @@ class BatchAnswer(msgspec.Struct, frozen=True):
 # --- Runs and the ledger ----------------------------------------------------------------------
 
 
+class CancelDocument(msgspec.Struct, frozen=True):
+    """How far the cancelling of a run is that a worker has under way.
+
+    `finishing`: it may end by itself, but is not tried again. `requested`: its worker is to cut it
+    off. `told`: its worker knows. Then it is over, and the run CANCELLED.
+    """
+
+    stage: Literal["finishing", "requested", "told"]
+    reason: str
+    requested_at: Stamp | None
+    told_at: Stamp | None
+
+
 class RunDocument(msgspec.Struct, frozen=True):
     """An occurrence being carried out, or how it ended."""
 
@@ -216,8 +229,17 @@ class RunDocument(msgspec.Struct, frozen=True):
     locked_until: Stamp | None
     retry_at: Stamp | None
     hold: Annotated[str | None, _note("What keeps a READY run from being claimed.")]
+    cancel: Annotated[CancelDocument | None, _note("Set while it runs and is to be its last.")]
     reason: str | None
     ended_at: Stamp | None
+
+
+class ResponseDocument(msgspec.Struct, frozen=True):
+    """An excerpt of an answer. Its tenant may want none to be kept."""
+
+    headers: dict[str, str]
+    body: Annotated[str, _note("The first kilobyte, if it is text.")]
+    truncated: bool
 
 
 class ExecutionDocument(msgspec.Struct, frozen=True):
@@ -235,6 +257,15 @@ class ExecutionDocument(msgspec.Struct, frozen=True):
     error: str | None
     unknown: Annotated[bool, _note("The receiver may have done it, though no answer was seen.")]
     retry_at: Stamp | None
+    response: Annotated[ResponseDocument | None, _note("What is kept of the answer.")]
+    duplicate_cause: Annotated[
+        str | None,
+        _note(
+            "Set when the receiver said that it had done this before, to what explains it: "
+            "`lease_expired`, `interrupted`, `lost_answer`, `failed_answer`, `replay`; or "
+            "`unexplained`."
+        ),
+    ]
 
 
 class OccurrenceDocument(msgspec.Struct, frozen=True):
@@ -279,12 +310,28 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     has_more: bool
 
 
+class OperationDocument(msgspec.Struct, frozen=True):
+    """A bulk action, and how far it is."""
+
+    id: str
+    kind: Literal["cancel_jobs"]
+    state: Literal["RUNNING", "DONE", "ABORTED", "FAILED"]
+    looked_at: Annotated[int, _note("Jobs that it has gone through, matching or not.")]
+    cancelled: Annotated[int, _note("Jobs that had something left to end.")]
+    created_by: str
+    created_at: Stamp
+    changed_at: Stamp
+    ended_at: Stamp | None
+    error: str | None
+
+
 class TenantDocument(msgspec.Struct, frozen=True):
     """A tenant. ``signing_secret`` is there only in the answers that made a new one."""
 
     id: int
     name: str
     max_payload_bytes: int
+    keep_responses: Annotated[bool, _note("Whether excerpts of answers are kept.")]
     created_at: Stamp
     secrets_rotated_at: Stamp
     signing_secret: str | None = None

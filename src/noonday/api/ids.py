@@ -15,11 +15,11 @@ _JOB_ID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNO
 _NAME: Final = re.compile(r"[!-~]{1,255}")
 
 
-def job_id_of(request: Request) -> UUID:
-    """The job that the path names; a 404 for what is not an id."""
+def job_id_of(request: Request, what: str = "No job") -> UUID:
+    """The job, or what else has such an id, that the path names; a 404 for what is not an id."""
     text = request.path_params["id"]
     if not _JOB_ID.fullmatch(text):
-        raise not_found("No job")
+        raise not_found(what)
     return UUID(text)
 
 

@@ -17,6 +17,7 @@ from noonday.api.ids import job_id_of
 from noonday.api.keys import Answer
 from noonday.api.notes import note
 from noonday.api.pages import place
+from noonday.api.parameters import RUNNING_WORDS
 from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
 from noonday.api.reading import read
@@ -25,8 +26,7 @@ from noonday.api.schemas import TriggerBody
 from noonday.api.showing import shown
 from noonday.domain.model import MICROSECOND, JobSpec, Kind, Once, RunKey, shard_of
 from noonday.domain.roles import Role
-from noonday.store import Row, Tx, cancels, jobs, locks, occurrences, reports, runs, timers
-from noonday.store.cancels import Which
+from noonday.store import Row, Tx, cancels, jobs, locks, occurrences, reports, runs
 from noonday.store.jobs import Filter
 from noonday.store.occurrences import Opening
 
@@ -95,14 +95,18 @@ async def _shown(tx: Tx, request: Request, job_id: UUID) -> JobDocument:
 
 
 async def cancel(request: Request) -> Response:
-    """End a job: nothing of it starts any more. An attempt that is under way is the last one."""
+    """End a job: nothing of it starts any more. An attempt that is under way is the last one, or
+    is cut off as well."""
     job_id = job_id_of(request)
+    query = Query(request)
+    stop = query.choice("running", RUNNING_WORDS) == "cancel"
+    query.check()
     document = None
     async with context_of(request).store.transaction() as tx:
         job = await _locked(tx, request, "job.cancel", job_id)
         if job is not None:
-            _require_own(job, caller_of(request))
-            await _cancel(tx, request, job)
+            require_own(job, caller_of(request))
+            await _cancel(tx, request, job, stop=stop)
             document = await _shown(tx, request, job_id)
     if document is None:
         raise not_found("No job")
@@ -124,28 +128,19 @@ async def _locked(tx: Tx, request: Request, action: str, job_id: UUID) -> Row | 
     return await jobs.one(tx, job_id, tenant_id)
 
 
-def _require_own(job: Row, caller: Caller) -> None:
+def require_own(job: Row, caller: Caller) -> None:
+    """A submitter may end what its own key created; who has a higher role, everything."""
     if caller.role < Role.OPERATOR and job["created_by"] != caller.key_id:
         raise Problem(
-            403, "forbidden", "A key with the role submitter cancels only jobs that it created."
+            403, "forbidden", "A key with the role submitter cancels only what it created."
         )
 
 
-async def _cancel(tx: Tx, request: Request, job: Row) -> None:
-    """Cancel unless the job has been, or has nothing left to cancel: then it stays as it ended."""
-    if job["state"] == "CANCELLED":
-        return
+async def _cancel(tx: Tx, request: Request, job: Row, *, stop: bool) -> None:
     reason = f"cancelled by {caller_of(request).key_id}"
-    disarmed = await timers.disarm(tx, job["id"])
-    every = Which(job["id"])
-    await cancels.lock(tx, every)
-    running = await cancels.request(tx, every, reason)
-    stopped = await cancels.cancel(tx, every, reason)
-    if job["schedule_type"] == "once" and not disarmed and not running and not stopped:
-        return
-    await jobs.cancel(tx, job["id"], reason)
-    before, after = {"state": job["state"]}, {"state": "CANCELLED"}
-    await note(tx, request, "job.cancel", ("job", job["id"]), before, after)
+    if await cancels.cancel_job(tx, job, reason, stop=stop):
+        before, after = {"state": job["state"]}, {"state": "CANCELLED", "stop": stop}
+        await note(tx, request, "job.cancel", ("job", job["id"]), before, after)
 
 
 # --- trigger ----------------------------------------------------------------------------------

@@ -37,6 +37,13 @@ LETTER_FILTERS: Final = (
     Parameter("dead_from", "query", "Given up at this time or later.", _INSTANT),
     Parameter("dead_to", "query", "Given up before this time.", _INSTANT),
 )
+RUNNING_WORDS: Final = ("finish", "cancel")
+RUNNING: Final = Parameter(
+    "running",
+    "query",
+    "Whether attempts under way are let finish (the default), or cut off as well.",
+    _one_of(RUNNING_WORDS),
+)
 TENANT: Final = Parameter("tenant", "query", "Only the keys of this tenant.", _TEXT)
 IF_NONE_MATCH: Final = Parameter(
     "If-None-Match", "header", "An `ETag` seen before: 304 if nothing has changed since."

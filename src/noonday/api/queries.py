@@ -18,9 +18,7 @@ from noonday.api.routes import Route
 DEFAULT_LIMIT: Final = 50
 MOST: Final = 200
 
-LATER: Final = frozenset(
-    ("count", "due_from", "due_to", "group_by", "running", "sort", "tenant_id", "until")
-)
+LATER: Final = frozenset(("count", "due_from", "due_to", "group_by", "sort", "tenant_id", "until"))
 """Names that have a meaning, but not in this release."""
 
 _Instant = Annotated[datetime, msgspec.Meta(tz=True)]

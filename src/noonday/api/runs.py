@@ -6,13 +6,16 @@ from datetime import datetime
 from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from noonday.api.context import caller_of, context_of
 from noonday.api.documents import (
+    CancelDocument,
     ExecutionDocument,
     OccurrenceDocument,
+    ResponseDocument,
     RunDocument,
     maybe,
     stamp,
@@ -25,6 +28,7 @@ from noonday.domain.model import Kind
 from noonday.store import Row, Tx, jobs, occurrences, reports, runs
 from noonday.store.reports import ExecutionPosition
 
+_read_response: Final = msgspec.json.Decoder(ResponseDocument).decode
 _WORDS: Final[tuple[Literal["schedule", "trigger", "backfill"], ...]] = (
     "schedule",
     "trigger",
@@ -61,9 +65,20 @@ def run_document(row: Row) -> RunDocument:
         locked_until=maybe(row["locked_until"]),
         retry_at=maybe(row["retry_at"]),
         hold=row["hold"],
+        cancel=_cancel_document(row),
         reason=row["reason"],
         ended_at=maybe(row["ended_at"]),
     )
+
+
+def _cancel_document(row: Row) -> CancelDocument | None:
+    if row["cancel_reason"] is None:
+        return None
+    requested_at, told_at = row["cancel_requested_at"], row["cancel_told_at"]
+    stage: Literal["finishing", "requested", "told"] = "finishing"
+    if requested_at is not None:
+        stage = "requested" if told_at is None else "told"
+    return CancelDocument(stage, row["cancel_reason"], maybe(requested_at), maybe(told_at))
 
 
 async def executions(request: Request) -> Response:
@@ -104,6 +119,8 @@ def _running_document(row: Row) -> ExecutionDocument:
         error=None,
         unknown=False,
         retry_at=None,
+        response=None,
+        duplicate_cause=None,
     )
 
 
@@ -121,6 +138,8 @@ def _execution_document(row: Row) -> ExecutionDocument:
         error=row["error"],
         unknown=row["unknown"],
         retry_at=maybe(row["retry_at"]),
+        response=_response(row["response"]),
+        duplicate_cause=row["duplicate_cause"],
     )
 
 
@@ -166,6 +185,10 @@ def _occurrence_document(row: Row) -> OccurrenceDocument:
 async def _require_job(tx: Tx, job_id: UUID, tenant_id: int) -> None:
     if await jobs.one(tx, job_id, tenant_id) is None:
         raise not_found("No job")
+
+
+def _response(text: str | None) -> ResponseDocument | None:
+    return None if text is None else _read_response(text)
 
 
 def _millis(start: datetime, end: datetime) -> int:

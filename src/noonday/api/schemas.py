@@ -198,6 +198,46 @@ class TriggerBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=255, description="For the audit log.")] = ""
 
 
+class CancelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """End a run: cancelled, or set aside as a dead letter."""
+
+    reason: Annotated[str, Meta(max_length=255, description="For whoever looks at it later.")] = ""
+    dead_letter: Annotated[
+        bool, Meta(description="Keep it as a dead letter, which can be replayed.")
+    ] = False
+
+
+class JobFilterBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which jobs are meant: those that match all that is given, as for GET /v1/jobs."""
+
+    schedule_type: Literal["once", "cron", "interval"] | None = None
+    lane: Annotated[str, Meta(max_length=255)] | None = None
+    name_prefix: Annotated[str, Meta(max_length=255)] | None = None
+    label: (
+        Annotated[
+            str,
+            Meta(max_length=320, pattern="^[^:]+:", description="`key:value`", examples=["a:b"]),
+        ]
+        | None
+    ) = None
+    target_host: Annotated[str, Meta(max_length=255)] | None = None
+    created_from: Annotated[datetime, Meta(tz=True)] | None = None
+    created_to: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+class BulkCancelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Cancel all jobs that a filter matches and that are there by now."""
+
+    filter: Annotated[
+        JobFilterBody, Meta(description="It has to narrow them down.", examples=[{"lane": "long"}])
+    ]
+    running: Annotated[
+        Literal["finish", "cancel"],
+        Meta(description="Whether attempts under way are let finish, or cut off as well."),
+    ] = "finish"
+    reason: Annotated[str, Meta(max_length=255, description="For whoever looks at it later.")] = ""
+
+
 class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tenant to create."""
 
@@ -212,6 +252,21 @@ class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_payload_bytes: Annotated[
         int, Meta(ge=1, le=1_048_576, description="The largest payload of a job.")
     ] = 1_048_576
+    keep_responses: Annotated[
+        bool, Meta(description="Whether an excerpt of what receivers answer is kept.")
+    ] = True
+
+
+class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to change of a tenant; what is not given stays."""
+
+    max_payload_bytes: (
+        Annotated[int, Meta(ge=1, le=1_048_576, description="The largest payload of a job.")] | None
+    ) = None
+    keep_responses: (
+        Annotated[bool, Meta(description="Whether an excerpt of what receivers answer is kept.")]
+        | None
+    ) = None
 
 
 class ApiKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,7 +13,9 @@ from noonday.cli.output import show, show_list
 tenants = typer.Typer(no_args_is_help=True, help="Who shares this service.")
 keys = typer.Typer(no_args_is_help=True, help="Who may call, and what they may do.")
 
-TENANTS: Final = ("id", "name", "max_payload_bytes", "created_at", "secrets_rotated_at")
+TENANTS: Final = (
+    "id", "name", "max_payload_bytes", "keep_responses", "created_at", "secrets_rotated_at",
+)  # fmt: skip
 KEYS: Final = ("id", "tenant", "role", "name", "created_at", "expires_at", "revoked_at")
 WORKERS: Final = (
     "name", "role", "host", "pid", "slots", "in_flight", "alive", "stopping", "seen_at",
@@ -46,6 +48,25 @@ def create_tenant(
     """Make a tenant. Its signing secret is shown now and never again."""
     with connect(config, url, key) as noonday:
         show(noonday.tenants.create(name), as_json)
+
+
+@tenants.command("set")
+def change_tenant(
+    name: Annotated[str, typer.Argument(help="The tenant's name.")],
+    keep_responses: Annotated[
+        bool | None, typer.Option(help="Whether excerpts of what receivers answer are kept.")
+    ] = None,
+    max_payload_bytes: Annotated[int | None, typer.Option(help="The largest payload.")] = None,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Change a tenant's settings; what is not given stays."""
+    given = {"keep_responses": keep_responses, "max_payload_bytes": max_payload_bytes}
+    settings = {setting: value for setting, value in given.items() if value is not None}
+    with connect(config, url, key) as noonday:
+        show(noonday.tenants.change(name, **settings), as_json)
 
 
 @tenants.command("rotate-secret")
@@ -122,7 +143,7 @@ def workers(
 ) -> None:
     """List the service's processes: who is alive, and what each is doing."""
     with connect(config, url, key) as noonday:
-        show_list(noonday.operations.workers(), WORKERS, limit, as_json)
+        show_list(noonday.service.workers(), WORKERS, limit, as_json)
 
 
 def shards(
@@ -134,7 +155,7 @@ def shards(
 ) -> None:
     """List the slices of timers and the scheduler that owns each."""
     with connect(config, url, key) as noonday:
-        show_list(noonday.operations.shards(), SHARDS, limit, as_json)
+        show_list(noonday.service.shards(), SHARDS, limit, as_json)
 
 
 def audit(
@@ -146,7 +167,7 @@ def audit(
 ) -> None:
     """List what people and programs changed, newest first."""
     with connect(config, url, key) as noonday:
-        show_list(noonday.operations.audit(), AUDIT, limit, as_json)
+        show_list(noonday.service.audit(), AUDIT, limit, as_json)
 
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {

@@ -137,13 +137,62 @@ def get(
         show(noonday.jobs.get(job_id), as_json)
 
 
+Running: TypeAlias = Annotated[
+    bool, typer.Option("--running", help="Have attempts under way cut off as well.")
+]
+
+
 @app.command()
 def cancel(
-    job_id: JobId, config: Config = None, url: Url = None, key: Key = None, as_json: Json = False
+    job_id: JobId,
+    running: Running = False,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
 ) -> None:
     """Cancel all future runs of a job."""
     with connect(config, url, key) as noonday:
-        show(noonday.jobs.delete(job_id), as_json)
+        show(noonday.jobs.delete(job_id, running=_running(running)), as_json)
+
+
+def _running(wanted: bool) -> str:
+    return "cancel" if wanted else "finish"
+
+
+@app.command("cancel-all")
+def cancel_all(
+    name_prefix: Annotated[str | None, typer.Option(help="What their names begin with.")] = None,
+    label: Annotated[str | None, typer.Option(help="One of their labels: 'key:value'.")] = None,
+    lane: Annotated[str | None, typer.Option(help="Their lane.")] = None,
+    target_host: Annotated[str | None, typer.Option(help="The host that they call.")] = None,
+    schedule_type: Annotated[str | None, typer.Option(help="once, cron or interval.")] = None,
+    created_from: Annotated[
+        str | None, typer.Option(help="Created then or later: 2027-01-31T09:00:00Z.")
+    ] = None,
+    created_to: Annotated[str | None, typer.Option(help="Created before then.")] = None,
+    running: Running = False,
+    reason: Annotated[str, typer.Option(help="Why, for whoever looks at it later.")] = "",
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Cancel all jobs that match everything given, as an operation.
+
+    \b
+    Example:
+      noonday jobs cancel-all --label env:test --running
+      noonday operations get 0190a3b2-…
+    """
+    given = {
+        "name_prefix": name_prefix, "label": label, "lane": lane, "target_host": target_host,
+        "schedule_type": schedule_type, "created_from": created_from, "created_to": created_to,
+    }  # fmt: skip
+    by = {name: value for name, value in given.items() if value is not None}
+    with connect(config, url, key) as noonday:
+        made = noonday.jobs.cancel_many(running=_running(running), reason=reason, **by)
+        show(made, as_json)
 
 
 @app.command()

@@ -11,6 +11,7 @@ from noonday.domain.lifecycle import Lease, Transition
 from noonday.domain.model import JobSpec, Outcome
 from noonday.executors import Sent
 from noonday.store import Row
+from noonday.store.cancels import Asked
 from noonday.store.runs import Held, held_key, lease_of
 
 MARGIN: Final = 0.2
@@ -21,8 +22,8 @@ class Flight:
     """Bookkeeping of one attempt. All times are of the monotonic clock, in seconds."""
 
     __slots__ = (
-        "alarm", "asked", "decision", "extended", "held", "in_doubt", "lease", "lease_sec", "lost",
-        "sent", "settling", "spec", "task",
+        "alarm", "asked", "decision", "duplicate_cause", "extended", "held", "in_doubt",
+        "keeps_response", "lease", "lease_sec", "lost", "sent", "settling", "spec", "stop", "task",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +40,10 @@ class Flight:
         self.in_doubt = False
         self.settling = False
         self.decision: Transition | None = None
+        self.stop: Asked | None = None
+        """Set when it is to be cut off, since its run is cancelled."""
+        self.duplicate_cause: str | None = None
+        self.keeps_response = False
         self.task: asyncio.Task[Outcome] | None = None
         self.alarm: asyncio.TimerHandle | None = None
 
@@ -77,6 +82,12 @@ class Flight:
     def extend(self, asked: float) -> None:
         """An extension asked for at ``asked`` was confirmed."""
         self.extended = asked
+
+    def cut_off(self, asked: Asked) -> None:
+        """Stop the attempt, since its run is cancelled. Asked for again, it changes nothing."""
+        if self.stop is None and not self.landed:
+            self.stop = asked
+            self.cancel()
 
     def cancel(self) -> None:
         """Stop the attempt now."""

@@ -36,8 +36,19 @@ from noonday.executors import Executor
 from noonday.loops import tally
 from noonday.loops.flight import Flight
 from noonday.loops.pool import Pool
-from noonday.store import Row, Store, batches, executions, runs, settlements, workers
+from noonday.store import (
+    Row,
+    Store,
+    Tx,
+    batches,
+    cancels,
+    executions,
+    runs,
+    settlements,
+    workers,
+)
 from noonday.store.blobs import BlobStore
+from noonday.store.cancels import Asked
 from noonday.store.runs import Held
 from noonday.store.settlements import Settlement
 from noonday.store.signing import SigningKeys
@@ -51,6 +62,8 @@ UNSETTLED: Final = 10_000
 REPORT_SEC: Final = 2.0
 OVERTIME_SEC: Final = 2.0
 """An executor that does not keep its own deadline is cut off this much later."""
+STOPPED_AT_ONCE: Final = 1_000
+"""Runs that a worker is told to cut off in one beat; the others come with the next ones."""
 CANCEL_SEC: Final = 5.0
 """How long an executor may take to let go of an attempt that is stopped."""
 LOST_AT_SHUTDOWN: Final = "the worker was stopped"
@@ -192,12 +205,20 @@ class Worker:
                 error="the attempt did not end in time",
                 unknown=flight.sent.maybe,
             )
+        except asyncio.CancelledError:
+            url = flight.spec.cancel_url
+            if flight.stop is None or url is None or not flight.sent.maybe:
+                raise
+            told = await executor.cancel(attempt, url, flight.stop.reason)
+            return _stopped(flight.stop, f"cancel_url: {told.error or told.http_status}")
 
     async def _attempt(self, flight: Flight, row: Row) -> Attempt:
         old = row["payload_version"] != row["current_payload"]
         ref = row["old_payload_ref"] if old else row["payload_ref"]
         body = row["old_payload"] if old else row["payload"]
         lease = flight.lease
+        terms = await self._keys.of(lease.tenant_id)
+        flight.keeps_response = terms.keep_responses
         return Attempt(
             run=lease.run,
             number=lease.attempt,
@@ -207,7 +228,7 @@ class Worker:
             | self._keys.headers(lease.tenant_id, row["secret_headers"]),
             body=await self._blobs.get(ref) if ref is not None else body,
             content_type=row["old_content_type"] if old else row["content_type"],
-            secrets=await self._keys.of(lease.tenant_id),
+            secrets=terms.keys,
             traceparent=row["traceparent"],
         )
 
@@ -219,7 +240,10 @@ class Worker:
         if flight.lost:
             self._flights.pop(flight.held, None)
             return
-        self._unsettled.append((flight, _outcome_of(flight, task)))
+        outcome = _outcome_of(flight, task)
+        if not flight.keeps_response:
+            outcome = msgspec.structs.replace(outcome, response=None)
+        self._unsettled.append((flight, outcome))
         self.wake_settle()
 
     # --- settle ---------------------------------------------------------------------------
@@ -261,8 +285,19 @@ class Worker:
         doubtful = [item.held for item in items if self._flights[item.held].in_doubt]
         async with self._store.transaction() as tx:
             done = await executions.written(tx, doubtful) if doubtful else set()
+            items = await self._explained(tx, items)
             done |= await settlements.apply(tx, [item for item in items if item.held not in done])
         return [item.held in done for item in items]
+
+    async def _explained(self, tx: Tx, items: Sequence[Settlement]) -> Sequence[Settlement]:
+        """Where the receiver says that it had done it before: why that is."""
+        repeated = [item.held for item in items if item.outcome.duplicate]
+        if not repeated:
+            return items
+        causes = await executions.causes(tx, repeated)
+        for held, cause in causes.items():
+            self._flights[held].duplicate_cause = cause
+        return [item._replace(duplicate_cause=causes.get(item.held)) for item in items]
 
     def _note(self, flight: Flight, item: Settlement, result: bool | Exception) -> None:
         if isinstance(result, Exception):
@@ -284,12 +319,28 @@ class Worker:
     # --- heartbeat ------------------------------------------------------------------------
 
     async def beat(self) -> int:
-        """Extend the leases of which a third has passed; abort what is held no longer."""
+        """Extend the leases of which a third has passed; abort what is held no longer, or is to
+        be cut off."""
         await self._report()
+        if self._flights:
+            await self._heed()
         wanted = [flight for flight in self._flights.values() if flight.wants_heartbeat()]
         if wanted:
             await self._extend(wanted)
         return 0
+
+    async def _heed(self) -> None:
+        """Cut off what is cancelled."""
+        try:
+            async with self._beat_store.transaction() as tx:
+                asked = await cancels.asked(tx, self.id, STOPPED_AT_ONCE)
+        except StoreUnavailable as error:
+            log.warning("heed.failed", error=str(error))
+            return
+        for one in asked:
+            flight = self._flights.get(one.held)
+            if flight is not None:
+                flight.cut_off(one)
 
     async def _extend(self, wanted: Sequence[Flight]) -> None:
         asked = time.monotonic()
@@ -379,11 +430,19 @@ def _read(text: str) -> tuple[JobSpec, str | None]:
         return _UNREADABLE, f"the job cannot be read: {error}"
 
 
+def _stopped(asked: Asked, more: str | None = None) -> Outcome:
+    kind = OutcomeKind.KILLED if asked.kills else OutcomeKind.CANCELLED
+    error = asked.reason if more is None else f"{asked.reason}; {more}"
+    return Outcome(kind, error=error, unknown=True)
+
+
 def _outcome_of(flight: Flight, task: asyncio.Task[Outcome]) -> Outcome:
     """What an ended attempt came to, also when we stopped it ourselves or it broke."""
     if task.cancelled():
         if not flight.sent.maybe:
             return Outcome(OutcomeKind.NOT_SENT)
+        if flight.stop is not None:
+            return _stopped(flight.stop)
         return Outcome(OutcomeKind.INTERRUPTED, error=LOST_AT_SHUTDOWN, unknown=True)
     error = task.exception()
     if error is not None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from noonday.domain.model import EPOCH, Kind, RunKey
-from noonday.store import Row, Tx, columns
+from noonday.store import Row, Tx, columns, jobs, timers
 from noonday.store.runs import FIND, KEY_INPUT, SAME_RUN, Held, held_key, insert_letter
 
 _OF_JOB: Final = (
@@ -96,6 +96,25 @@ async def request(
     ``stop`` has the attempt cut off, else it is the last one. ``kill`` makes a dead letter of it.
     """
     return await tx.execute(REQUEST, *which, reason, stop, kill, tx.now)
+
+
+async def cancel_job(tx: Tx, job: Row, reason: str, *, stop: bool = False) -> bool:
+    """End a job: its timer, what waits of it, and with ``stop`` also what runs; whether there was
+    anything to end. Needs the shard's exclusive lock.
+
+    One that has been cancelled, or that has nothing left, stays as it ended; what still runs of a
+    cancelled one can be stopped.
+    """
+    every = Which(job["id"])
+    if job["state"] == "CANCELLED":
+        return stop and await request(tx, every, reason, stop=True) > 0
+    disarmed = await timers.disarm(tx, job["id"])
+    await lock(tx, every)
+    running = await request(tx, every, reason, stop=stop)
+    stopped = await cancel(tx, every, reason)
+    if job["schedule_type"] == "once" and not disarmed and not running and not stopped:
+        return False
+    return await jobs.cancel(tx, job["id"], reason)
 
 
 ASKED: Final = """

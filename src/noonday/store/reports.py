@@ -166,7 +166,7 @@ async def last_errors(tx: Tx, job_ids: Sequence[UUID], since: datetime) -> dict[
 
 EXECUTIONS: Final = """
 SELECT job_id, occurrence_at, kind, attempt, lease_version, worker_id, status, leased_at,
-       finished_at, retry_at, http_status, error, unknown
+       finished_at, retry_at, http_status, error, unknown, response, duplicate_cause
 FROM executions
 WHERE job_id = $1 AND tenant_id = $2 AND finished_at <= $3
   AND (finished_at, occurrence_at, kind, attempt) < ($3, $4, $5, $6)
@@ -205,7 +205,8 @@ async def running(tx: Tx, job_id: UUID, tenant_id: int, limit: int) -> list[Row]
 RUN: Final = """
 SELECT o.job_id, o.occurrence_at, o.kind, o.due_at, o.outcome, o.reason, o.ended_at, o.attempts,
        r.state, r.lane, r.priority, r.attempt, r.lease_version, r.worker_id, r.leased_at,
-       r.locked_until, r.retry_at, r.hold
+       r.locked_until, r.retry_at, r.hold, r.hold_key, r.cancel_reason, r.cancel_requested_at,
+       r.cancel_told_at
 FROM occurrences AS o
 LEFT JOIN runs AS r ON r.job_id = $1 AND r.occurrence_at = $2 AND r.kind = $3
 WHERE o.job_id = $1 AND o.occurrence_at = $2 AND o.kind = $3 AND o.tenant_id = $4

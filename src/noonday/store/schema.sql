@@ -80,7 +80,7 @@ CREATE TABLE executions (
     unknown         boolean NOT NULL,
     response        json,
     duplicate_cause text,
-    CONSTRAINT executions_duplicate_cause_check CHECK ((duplicate_cause = ANY (ARRAY['lease_expired'::text, 'interrupted'::text, 'lost_answer'::text, 'replay'::text, 'unexplained'::text]))),
+    CONSTRAINT executions_duplicate_cause_check CHECK ((duplicate_cause = ANY (ARRAY['lease_expired'::text, 'interrupted'::text, 'lost_answer'::text, 'failed_answer'::text, 'replay'::text, 'unexplained'::text]))),
     CONSTRAINT executions_status_check CHECK ((status = ANY (ARRAY['SUCCESS'::text, 'FAILED'::text, 'LEASE_EXPIRED'::text, 'INTERRUPTED'::text, 'CANCELLED'::text])))
 ) PARTITION BY RANGE (finished_at);
 CREATE INDEX executions_job ON executions USING btree (job_id, finished_at);

@@ -43,8 +43,8 @@ async def create(
 
 
 _SHOWN: Final = (
-    "id, name, max_payload_bytes, cardinality(signing_secrets) AS secrets, secrets_rotated_at, "
-    "created_at"
+    "id, name, max_payload_bytes, keep_responses, cardinality(signing_secrets) AS secrets, "
+    "secrets_rotated_at, created_at"
 )
 
 ONE: Final = f"SELECT {_SHOWN} FROM tenants WHERE name = $1"
@@ -61,6 +61,28 @@ PAGE: Final = f"SELECT {_SHOWN} FROM tenants WHERE id > $1 ORDER BY id LIMIT $2"
 async def page(tx: Tx, after_id: int, limit: int) -> list[Row]:
     """Tenants in the order of their creation, from just after a position."""
     return await tx.rows(PAGE, after_id, limit)
+
+
+CHANGE: Final = """
+UPDATE tenants SET max_payload_bytes = coalesce($2, max_payload_bytes),
+       keep_responses = coalesce($3, keep_responses)
+WHERE id = $1
+"""
+
+
+async def change(
+    tx: Tx, tenant_id: int, *, max_payload_bytes: int | None, keep_responses: bool | None
+) -> None:
+    """Set what is given; None leaves it as it is."""
+    await tx.execute(CHANGE, tenant_id, max_payload_bytes, keep_responses)
+
+
+KEEPS_RESPONSES: Final = "SELECT keep_responses FROM tenants WHERE id = $1"
+
+
+async def keeps_responses(tx: Tx, tenant_id: int) -> bool:
+    """Whether excerpts of what a tenant's receivers answer may be kept."""
+    return bool(await tx.value(KEEPS_RESPONSES, tenant_id))
 
 
 ROTATE: Final = """

@@ -11,7 +11,8 @@ CREATE INDEX runs_cancel ON runs (cancel_requested_at) WHERE cancel_requested_at
 ALTER TABLE executions
     ADD COLUMN response        json,                      -- an excerpt of the answer
     ADD COLUMN duplicate_cause text CHECK (               -- the receiver had done it before, since ...
-        duplicate_cause IN ('lease_expired', 'interrupted', 'lost_answer', 'replay', 'unexplained'));
+        duplicate_cause IN ('lease_expired', 'interrupted', 'lost_answer', 'failed_answer', 'replay',
+                            'unexplained'));
 
 ALTER TABLE tenants ADD COLUMN keep_responses boolean NOT NULL DEFAULT true;
 

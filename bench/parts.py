@@ -135,6 +135,9 @@ class Nothing:
     async def close(self) -> None:
         return
 
+    async def cancel(self, attempt: Attempt, url: str, reason: str = "") -> Outcome:
+        return Outcome(OutcomeKind.SUCCESS)
+
     async def execute(self, attempt: Attempt, sent: Sent) -> Outcome:
         sent.maybe = True
         return Outcome(OutcomeKind.SUCCESS, http_status=200)

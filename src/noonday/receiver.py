@@ -6,18 +6,26 @@ One file that needs nothing but Python 3.11: install Noonday, or copy the file. 
 
     def webhook(headers, body):          # body: the raw bytes as they came
         try:
-            verdict, delivery = receiver.accept(headers, body)
+            accepted = receiver.accept(headers, body)
         except InvalidSignature:
-            return 401
-        if verdict is not Verdict.NEW:
-            return verdict.status, verdict.headers
-        bill(delivery)                   # the effect; if it fails, answer 500
-        return 200 if receiver.done(delivery) else 409
+            return 401, {}
+        if accepted.verdict is not Verdict.NEW:
+            return accepted.status, accepted.headers    # a duplicate says so to Noonday
+        bill(accepted.delivery)          # the effect; if it fails, answer 500
+        return (200 if receiver.done(accepted.delivery) else 409), {}
 
 Delivery is at least once: an attempt may come twice, late, or beside its successor. The run id
 stays the same over all attempts and replays, and the lease version grows from each to the next.
 ``accept`` lets an attempt in only while no later one has been seen; ``done`` commits it only if
 none has come meanwhile.
+
+A job may name a ``cancel_url``, which is called when a request is cut off since its run was
+cancelled. ``receiver.cancelled(headers, body)`` verifies such a call; ``verify`` and ``accept`` let
+none in, so it may come to the same address. ::
+
+            if notice := receiver.cancelled(headers, body):
+                stop_billing(notice.run_id)
+                return 200, {}
 
 A crash between the effect and ``done`` still makes the effect happen twice. Close that gap where
 the effect is kept in a database: keep the deliveries there too, call ``finish`` in the transaction
@@ -35,6 +43,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import sqlite3
 import threading
 import time
@@ -44,11 +53,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from os import PathLike
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 TOLERANCE_SEC: Final = 300
 """How far the time of a signature may be from ours, before or after."""
 
+_EVENT: Final = "x-noonday-event"
+_CANCEL: Final = "cancel"
 _SIGNED: Final = (
     "x-job-id",
     "x-run-id",
@@ -87,6 +98,23 @@ class Delivery:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A verified call of a job's ``cancel_url``: the request for this attempt was cut off."""
+
+    job_id: str
+    run_id: str
+    """The run that was cancelled. No further attempt follows."""
+    occurrence: datetime
+    attempt: int
+    lease_version: int
+    """That of the attempt; a delivery with the same one or a lower one may be dropped."""
+    timestamp: int
+    """When this was sent, in seconds since 1970."""
+    reason: str
+    """For people; may be empty."""
+
+
 def verify(
     headers: Mapping[str, str],
     body: bytes,
@@ -95,7 +123,7 @@ def verify(
     tolerance_sec: float = TOLERANCE_SEC,
     now: float | None = None,
 ) -> Delivery:
-    """Check both signatures of a request and give what it says.
+    """Check both signatures of a delivery and give what it says.
 
     Args:
         headers: The request's headers; the case of their names does not matter.
@@ -105,9 +133,45 @@ def verify(
         now: Seconds since 1970, for tests.
 
     Raises:
-        InvalidSignature: a signature is missing, wrong or too old, or the headers contradict it.
+        InvalidSignature: a signature is missing, wrong or too old, the headers contradict it, or
+            the request is a call of a ``cancel_url``.
         ValueError: a secret is none.
     """
+    said, timestamp = _verified(headers, body, secrets, tolerance_sec, now)
+    if said["webhook-id"].endswith(f"-{_CANCEL}"):  # by what is signed, whatever the headers say
+        raise InvalidSignature("is a cancellation, not a delivery")
+    return Delivery(**_about(said, said["x-run-id"]), timestamp=timestamp, body=body)
+
+
+def verify_cancel(
+    headers: Mapping[str, str],
+    body: bytes,
+    secrets: str | Sequence[str],
+    *,
+    tolerance_sec: float = TOLERANCE_SEC,
+    now: float | None = None,
+) -> Cancel:
+    """Check both signatures of a call of a ``cancel_url`` and give what it says.
+
+    Arguments and errors are those of ``verify``; a delivery is refused as InvalidSignature.
+    """
+    said, timestamp = _verified(headers, body, secrets, tolerance_sec, now)
+    about = _about(said, f"{said['x-run-id']}-{_CANCEL}")
+    try:
+        reason = json.loads(body)["reason"]
+    except (ValueError, LookupError, TypeError):
+        reason = ""
+    return Cancel(**about, timestamp=timestamp, reason=str(reason))
+
+
+def _verified(
+    headers: Mapping[str, str],
+    body: bytes,
+    secrets: str | Sequence[str],
+    tolerance_sec: float,
+    now: float | None,
+) -> tuple[dict[str, str], int]:
+    """The headers by their names in lower case, and the time of the signatures."""
     keys = [_key(secret) for secret in ([secrets] if isinstance(secrets, str) else secrets)]
     if not keys:
         raise ValueError("there is no secret to verify with")
@@ -115,7 +179,7 @@ def verify(
     timestamp = _timestamp(said, tolerance_sec, time.time() if now is None else now)
     _check_own(said, body, keys)
     _check_standard(said, body, keys)
-    return _delivery(said, timestamp, body)
+    return said, timestamp
 
 
 def _key(secret: str) -> bytes:
@@ -155,7 +219,7 @@ def _check_own(said: dict[str, str], body: bytes, keys: Sequence[bytes]) -> None
     if [value for name, _, value in fields if name == "t"] != [said["webhook-timestamp"]]:
         raise InvalidSignature("the two signatures have different times")
     digest = hashlib.sha256(body).hexdigest()
-    parts = ("webhook-timestamp", "x-run-id", "x-attempt", "x-lease-version", "x-occurrence")
+    parts = ("webhook-timestamp", "webhook-id", "x-attempt", "x-lease-version", "x-occurrence")
     content = ".".join([*(said[part] for part in parts), digest]).encode()
     given = [value for name, _, value in fields if name == "v1"]
     expected = [hmac.digest(key, content, "sha256").hex() for key in keys]
@@ -179,9 +243,10 @@ def _any_equal(given: Sequence[str], expected: Sequence[str]) -> bool:
     return any(matches)
 
 
-def _delivery(said: dict[str, str], timestamp: int, body: bytes) -> Delivery:
+def _about(said: dict[str, str], message_id: str) -> dict[str, Any]:
+    """What is signed of the attempt, if it is a message of this id."""
     run_id = said["x-run-id"]
-    if {said["webhook-id"], said.get("idempotency-key", run_id)} != {run_id}:
+    if {said["webhook-id"], said.get("idempotency-key", message_id)} != {message_id}:
         raise InvalidSignature("the ids of the run differ")
     # The job's id is not signed itself, but the run's id begins with it.
     if run_id.partition("-")[0] != said["x-job-id"].replace("-", ""):
@@ -190,15 +255,13 @@ def _delivery(said: dict[str, str], timestamp: int, body: bytes) -> Delivery:
         occurrence = datetime.fromisoformat(said["x-occurrence"])
     except ValueError:
         raise InvalidSignature("x-occurrence is not a time") from None
-    return Delivery(
-        job_id=said["x-job-id"],
-        run_id=run_id,
-        occurrence=occurrence,
-        attempt=_number(said, "x-attempt"),
-        lease_version=_number(said, "x-lease-version"),
-        timestamp=timestamp,
-        body=body,
-    )
+    return {
+        "job_id": said["x-job-id"],
+        "run_id": run_id,
+        "occurrence": occurrence,
+        "attempt": _number(said, "x-attempt"),
+        "lease_version": _number(said, "x-lease-version"),
+    }
 
 
 def _number(said: dict[str, str], name: str) -> int:
@@ -345,6 +408,16 @@ class Accepted(NamedTuple):
     verdict: Verdict
     delivery: Delivery
 
+    @property
+    def status(self) -> int:
+        """The HTTP status to answer with; of one that is new, when it is done."""
+        return self.verdict.status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers to answer with: ``X-Noonday-Duplicate: 1`` where the effect had happened."""
+        return dict(self.verdict.headers)
+
 
 class Receiver:
     """Verifies, fences and dedupes the webhooks of one tenant.
@@ -367,10 +440,20 @@ class Receiver:
         self._tolerance_sec = tolerance_sec
 
     def accept(self, headers: Mapping[str, str], body: bytes) -> Accepted:
-        """Verify a request and judge it. Raises InvalidSignature."""
+        """Verify a delivery and judge it. Raises InvalidSignature."""
         delivery = verify(headers, body, self._secrets, tolerance_sec=self._tolerance_sec)
         verdict = self._store.begin(delivery.run_id, delivery.lease_version)
         return Accepted(verdict, delivery)
+
+    def cancelled(self, headers: Mapping[str, str], body: bytes) -> Cancel | None:
+        """What a call of a ``cancel_url`` says; None when the request is none.
+
+        It leaves no trace in the store. Raises InvalidSignature.
+        """
+        events = {value for name, value in headers.items() if name.lower() == _EVENT}
+        if events != {_CANCEL}:
+            return None
+        return verify_cancel(headers, body, self._secrets, tolerance_sec=self._tolerance_sec)
 
     def done(self, delivery: Delivery) -> bool:
         """Call when the effect has happened. False: a later attempt has taken the run over."""

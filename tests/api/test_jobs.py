@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from noonday.domain.model import JobSpec
 from noonday.domain.roles import Role
 from noonday.store import Store, locks, occurrences, runs, timers
 from noonday.store.secretbox import HEADERS
@@ -60,6 +61,21 @@ async def test_what_stands_in_a_query_may_be_a_secret_and_is_not_shown(
     assert made.body["target"]["url"] == f"https://example.com/hook?{shown}"
     spec = await value(api.store, "SELECT spec->'target'->>'url' FROM jobs")
     assert spec == target["url"]
+
+
+async def test_what_follows_an_unknown_outcome_or_a_cancellation_is_stored_and_shown(
+    api: Api,
+) -> None:
+    url = "https://example.com/cancel?token=TOK2"
+    made = await api.admin.post("/v1/jobs", a_job(on_unknown="dead_letter", cancel_url=url))
+    for answer in (made, await api.admin.get("/v1/jobs"), await api.admin.get("/v1/audit")):
+        assert b"TOK2" not in answer.raw
+    assert made.body["on_unknown"] == "dead_letter"
+    assert made.body["cancel_url"] == "https://example.com/cancel?token=***"
+    assert (await api.admin.get(made.headers["location"])).body == made.body
+    spec = await value(api.store, "SELECT spec::text FROM jobs")
+    stored = msgspec.json.decode(spec, type=JobSpec)
+    assert (stored.on_unknown, stored.cancel_url) == ("dead_letter", url)
 
 
 async def test_the_next_five_fires_are_told(api: Api) -> None:

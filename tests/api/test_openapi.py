@@ -221,6 +221,8 @@ def test_answers_fit_their_schemas() -> None:
             next_fires=[documents.stamp(at)],
             attempts=0,
             last_error=None,
+            on_unknown="dead_letter",
+            cancel_url="https://a.b/cancel",
         )
         validator("JobDocument").validate(json.loads(msgspec.json.encode(job)))
     problem = document(invalid([Fault("/name", "wrong_type", "must be string")]), "r1")

@@ -22,7 +22,8 @@ FULL = GOOD | {
     "retry_policy": {"max_attempts": 3, "base_sec": 1, "max_age_sec": None},
     "lease_sec": 30,
     "after": [],
-    "cancel_url": None,
+    "on_unknown": "dead_letter",
+    "cancel_url": "https://example.com/cancel?token=a",
     "labels": {"a": "b", "c:d": "e"},
 }
 POINTERS = [
@@ -38,7 +39,19 @@ POINTERS = [
 ]
 WORDS = [
     *("", "\0", "😀", "ä", "http"),
-    *("once", "cron", "interval", "default", "critical", "retry", "skip", "queue", "POST", "UTC"),
+    *(
+        "once",
+        "cron",
+        "interval",
+        "default",
+        "critical",
+        "retry",
+        "dead_letter",
+        "skip",
+        "queue",
+        "POST",
+        "UTC",
+    ),
     *("Europe/Paris", "0 0 * * *", "0 0 30 2 *", "H H * * *", "@daily", "PT30S", "P1M", "YQ=="),
     *("2027-03-02T00:00:00Z", "2027-03-02T00:00:00", "2199-12-31T23:59:59.9999999Z"),
     *("https://a.b/", "http://127.1/", "https://a.b:x/", "text/plain", "Bearer x", "a\r\nb"),

@@ -45,7 +45,7 @@ CONTRACT: dict[str, Any] = {
     },
     "lease_sec": 60,
     "on_unknown": "retry",
-    "cancel_url": None,
+    "cancel_url": "https://billing.internal/cancel",
     "after": [],
     "concurrency_key": "billing-eu",
     "labels": {"env": "prod"},
@@ -64,8 +64,8 @@ FIELDS: list[tuple[str, dict[Any, str | None]]] = [
     ("/target/method", dict.fromkeys(("POST", "PUT", "PATCH", "GET", "DELETE"))),
     ("/priority", dict.fromkeys(range(10))),
     ("/lane", {"default": None, "critical": LATER, "batch": LATER, "long": LATER, "own": LATER}),
-    ("/on_unknown", {"retry": None, "dead_letter": LATER}),
-    ("/cancel_url", {None: None, "https://example.com/cancel": LATER}),
+    ("/on_unknown", {"retry": None, "dead_letter": None}),
+    ("/cancel_url", {None: None, "https://example.com/cancel": None}),
     ("/concurrency_key", {None: None, "billing-eu": LATER, "": LATER}),
 ]
 

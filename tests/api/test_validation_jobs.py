@@ -67,8 +67,8 @@ def test_every_field_is_carried_over() -> None:
                 "max_age_sec": None,
             },
             "lease_sec": 5,
-            "on_unknown": "retry",
-            "cancel_url": None,
+            "on_unknown": "dead_letter",
+            "cancel_url": "https://Example.COM/cancel?run=a",
             "after": [],
             "concurrency_key": None,
             "labels": {"env": "prod", "a/b~c:d": ""},
@@ -82,6 +82,8 @@ def test_every_field_is_carried_over() -> None:
     assert request.target == HttpTarget(url, "PUT", {"x-team": "payments"}, 0.5)
     assert request.target_host == "example.com"
     assert request.secret_headers == {"Authorization": "Bearer s"}
+    assert request.on_unknown == "dead_letter"
+    assert request.cancel_url == "https://Example.COM/cancel?run=a"
     assert request.payload == b"[1]"
     assert (request.name, request.priority, request.lease_sec) == ("näme 😀", 0, 5)
     assert request.retry_policy == RetryPolicy(1, 0.25, 1.0, 60.0, None)
@@ -121,6 +123,7 @@ WRONG_TYPES: list[tuple[str, list[Any]]] = [
     ("/retry_policy/max_age_sec", ["5", 1.5, True, [], {}]),
     ("/lease_sec", [*NOT_NUMBERS, 60.0]),
     ("/on_unknown", NOT_STRINGS),
+    ("/cancel_url", [5, 1.5, True, [], {}]),
     ("/after", [None, "x", 5, True, {}]),
     ("/labels", NOT_OBJECTS),
     ("/labels/env", NOT_STRINGS),
@@ -146,6 +149,7 @@ REFUSED: list[tuple[str, str, list[Any]]] = [
     ("/target/method", "unknown_value", ["post", "HEAD", "CONNECT", "GET\r\n"]),
     ("/target/type", "unknown_value", ["", "HTTP", "smtp"]),
     ("/target/url", "wrong_length", ["https://a.b/" + "x" * 2048]),
+    ("/cancel_url", "wrong_length", ["https://a.b/" + "x" * 2048]),
     ("/target/timeout_sec", "out_of_range", [0, 0.09, -1, 3600.1, 10**400, 2**63]),
     ("/priority", "out_of_range", [-1, 10, 2**64, 10**400]),
     ("/retry_policy/max_attempts", "out_of_range", [0, -1, 1001]),
@@ -509,18 +513,21 @@ def test_a_name_that_is_no_zone_is_refused_and_nothing_stands_in_for_it(name: st
     ],
 )  # fmt: skip
 def test_a_url_that_cannot_or_may_not_be_called_is_refused(url: str, code: str) -> None:
-    assert faults(changed("/target/url", url)) == {"/target/url": code}
+    for pointer in ("/target/url", "/cancel_url"):
+        assert faults(changed(pointer, url)) == {pointer: code}
 
 
 def test_private_targets_can_be_allowed_but_never_metadata() -> None:
-    local = changed("/target/url", "http://127.0.0.1/x")
-    assert faults(local, allow_private=True) == {}
-    metadata = changed("/target/url", "http://169.254.169.254/x")
-    assert faults(metadata, allow_private=True) == {"/target/url": "forbidden_target"}
+    for pointer in ("/target/url", "/cancel_url"):
+        local = changed(pointer, "http://127.0.0.1/x")
+        assert faults(local, allow_private=True) == {}
+        metadata = changed(pointer, "http://169.254.169.254/x")
+        assert faults(metadata, allow_private=True) == {pointer: "forbidden_target"}
 
 
-def test_other_ports_can_be_allowed() -> None:
-    document = json.dumps(changed("/target/url", "https://example.com:8443/")).encode()
+@pytest.mark.parametrize("pointer", ["/target/url", "/cancel_url"])
+def test_other_ports_can_be_allowed(pointer: str) -> None:
+    document = json.dumps(changed(pointer, "https://example.com:8443/")).encode()
     assert isinstance(read_job(document, allow_private=False), list)
     assert not isinstance(read_job(document, allow_private=False, ports=None), list)
     assert not isinstance(read_job(document, allow_private=False, ports=(8443,)), list)

@@ -153,6 +153,7 @@ def test_every_option_ends_up_in_its_field(call: Call, server: ScriptedServer) -
         call, server, HOOK, "--name", "n", "--cron", "0 3 * * *", "--timezone", "Europe/Paris",
         "--overlap", "allow", "--jitter-sec", "5", "--method", "PUT", "-H", "x-team: a: b",
         "-H", "x-env:prod", "--timeout-sec", "2.5", "--max-attempts", "3", "--priority", "1",
+        "--on-unknown", "dead_letter", "--cancel-url", "https://example.com/cancel",
         "--label", "env=prod", "--idempotency-key", "mine",
     )  # fmt: skip
     assert document == {
@@ -166,6 +167,8 @@ def test_every_option_ends_up_in_its_field(call: Call, server: ScriptedServer) -
             "headers": {"x-team": "a: b", "x-env": "prod"},
         },
         "priority": 1,
+        "on_unknown": "dead_letter",
+        "cancel_url": "https://example.com/cancel",
         "labels": {"env": "prod"},
         "retry_policy": {"max_attempts": 3},
     }  # fmt: skip

@@ -44,7 +44,7 @@ def test_the_example_of_the_standard_is_signed_as_it_says() -> None:
     """The vector of the Standard Webhooks libraries."""
     key = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     made = attempt("http://example.com/", body=b'{"test": 2432232314}', secrets=(key,))
-    own = own_headers(made) | {"X-Run-Id": "msg_p5jXN8AQM9LWM0D4loKWxJek"}
+    own = own_headers(made) | {"webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek"}
     headers = sign(made, own, 1614265330)
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 

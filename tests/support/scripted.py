@@ -39,6 +39,8 @@ class Scripted:
         self.sends = sends
         self.attempts: list[Attempt] = []
         self.cancelled: list[Attempt] = []
+        self.told: list[tuple[Attempt, str]] = []
+        """The cancellations that were passed on, each with its URL."""
 
     async def open(self) -> None: ...
 
@@ -52,6 +54,10 @@ class Scripted:
         except asyncio.CancelledError:
             self.cancelled.append(attempt)
             raise
+
+    async def cancel(self, attempt: Attempt, url: str, reason: str = "") -> Outcome:
+        self.told.append((attempt, url))
+        return SUCCESS
 
     async def answer(self, attempt: Attempt) -> Outcome:
         if len(self.outcomes) > 1:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from datetime import timedelta
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from msgspec import UNSET
 
 from noonday.api.reading import Faults, at
-from noonday.api.wire import CronBody, HttpBody, IntervalBody, JobBody, OnceBody, ScheduleBody
+from noonday.api.wire import CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
 from noonday.domain import cron, schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import EPOCH, Cron, Interval, Once
@@ -33,15 +34,6 @@ _NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _MEDIA_TYPE: Final = re.compile(
     rf"""{_NAME}/{_NAME}(?:[ \t]*;[ \t]*{_NAME}=(?:{_NAME}|"[ !#-\[\]-~]*"))*""", re.ASCII
 )
-_CREDENTIAL: Final = re.compile(
-    r"authori[sz]ation|authentication|cookie|token|secret|passw|passphrase|credential|signature"
-    r"|session|api[-_]?key|(?:^|[-_])(?:auth|key)(?:[-_]|$)"
-)
-
-
-def carries_credentials(header: str) -> bool:
-    """Whether a header's value is a secret, as far as its name tells."""
-    return _CREDENTIAL.search(header.lower()) is not None
 
 
 def duration(text: str) -> timedelta | None:
@@ -71,7 +63,10 @@ def check_job(
     if policy.cap_sec < policy.base_sec:
         detail = f"must be at least base_sec, which is {policy.base_sec:g}"
         faults.add("/retry_policy/cap_sec", "out_of_range", detail, "/retry_policy/base_sec")
-    return _check_url(job.target, faults, allow_private=allow_private, ports=ports)
+    allowed = partial(_check_url, faults=faults, allow_private=allow_private, ports=ports)
+    if job.cancel_url is not None:
+        allowed("/cancel_url", job.cancel_url)
+    return allowed("/target/url", job.target.url)
 
 
 def check_schedule(body: ScheduleBody, faults: Faults) -> None:
@@ -129,15 +124,15 @@ def _check_whole(wanted: Once | Cron | Interval, faults: Faults) -> None:
 
 
 def _check_url(
-    target: HttpBody, faults: Faults, *, allow_private: bool, ports: Collection[int] | None
+    pointer: str, url: str, *, faults: Faults, allow_private: bool, ports: Collection[int] | None
 ) -> Endpoint | None:
     try:
-        endpoint = parse_url(target.url)
+        endpoint = parse_url(url)
     except ValueError as error:
-        faults.add("/target/url", "invalid", str(error))
+        faults.add(pointer, "invalid", str(error))
         return None
     if reason := forbidden(endpoint, allow_private=allow_private, ports=ports):
-        faults.add("/target/url", "forbidden_target", reason)
+        faults.add(pointer, "forbidden_target", reason)
     return endpoint
 
 

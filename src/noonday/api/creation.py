@@ -157,7 +157,10 @@ def _lay_out(
     if armed is not None:
         seq = 2 if opening else 1
         timer = Timer(job_id, armed, armed + delay, 1, seq, shard_of(job_id))
-    spec = JobSpec(wanted, request.target, request.retry_policy, request.lease_sec)
+    spec = JobSpec(
+        wanted, request.target, request.retry_policy, request.lease_sec,
+        request.on_unknown, request.cancel_url,
+    )  # fmt: skip
     job = _new_job(order, job_id, now, first_at, spec, box)
     document = showing.new_job(
         job, spec, request.labels, list(request.secret_headers), armed,

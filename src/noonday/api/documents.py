@@ -127,6 +127,11 @@ def shown_url(url: str) -> str:
     return path + mark + "&".join(_masked(pair) for pair in query.split("&")) if mark else url
 
 
+def maybe_url(url: str | None) -> str | None:
+    """The same of a URL that may not be there."""
+    return None if url is None else shown_url(url)
+
+
 def _masked(pair: str) -> str:
     name, equals, _ = pair.partition("=")
     return f"{name}=***" if equals else "***" if pair else ""
@@ -169,8 +174,8 @@ class JobDocument(msgspec.Struct, frozen=True):
     next_fires: Annotated[list[Stamp], _note("The next nominal times of its schedule, up to five.")]
     attempts: Annotated[int, _note("At its latest run.")]
     last_error: Annotated[str | None, _note("Of the latest attempt that failed at that run.")]
-    on_unknown: Literal["retry"] = "retry"
-    cancel_url: None = None
+    on_unknown: Literal["retry", "dead_letter"]
+    cancel_url: Annotated[str | None, _note("Without the values in its query.")]
     after: list[str] = []
     concurrency_key: None = None
 

@@ -9,11 +9,11 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, Raw
 
-from noonday.api.checks import carries_credentials, check_job, duration
+from noonday.api.checks import check_job, duration
 from noonday.api.reading import Fault, Faults, read, read_quickly, read_slowly
 from noonday.api.wire import CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
 from noonday.domain.model import Cron, HttpTarget, Interval, Once, RetryPolicy, Schedule
-from noonday.domain.target import WEB_PORTS, Endpoint
+from noonday.domain.target import WEB_PORTS, Endpoint, carries_credentials
 
 MOST_JOBS: Final = 1_000
 """Of one batch."""
@@ -35,6 +35,8 @@ class JobRequest(msgspec.Struct, frozen=True):
     lane: str
     lease_sec: int
     retry_policy: RetryPolicy
+    on_unknown: Literal["retry", "dead_letter"]
+    cancel_url: str | None
     labels: dict[str, str]
     wanted: ScheduleBody
 
@@ -113,6 +115,8 @@ def _request(body: JobBody, endpoint: Endpoint) -> JobRequest:
         retry_policy=RetryPolicy(
             policy.max_attempts, policy.base_sec, policy.factor, policy.cap_sec, policy.max_age_sec
         ),
+        on_unknown=body.on_unknown,
+        cancel_url=body.cancel_url,
         labels=body.labels,
         wanted=body.schedule,
     )

@@ -12,6 +12,7 @@ import msgspec
 from noonday.api.documents import (
     JobDocument,
     maybe,
+    maybe_url,
     schedule_document,
     stamp,
     target_document,
@@ -141,4 +142,6 @@ def _document(
         next_fires=next_fires,
         attempts=row["attempts"],
         last_error=last_error,
+        on_unknown=spec.on_unknown,
+        cancel_url=maybe_url(spec.cancel_url),
     )

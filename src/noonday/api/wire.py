@@ -250,12 +250,26 @@ class JobBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 60
     on_unknown: Annotated[
-        Literal["retry"],
-        _later(
-            "What follows when nobody knows whether the receiver did the work.", ("dead_letter",)
+        Literal["retry", "dead_letter"],
+        Meta(
+            description="What follows when nobody knows whether the receiver did the work: another "
+            "attempt, or a dead letter and nothing by itself.",
         ),
     ] = "retry"
-    cancel_url: Never = None
+    cancel_url: (
+        Annotated[
+            str,
+            Meta(
+                max_length=2048,
+                description="Called when a request under way is cut off because its run was "
+                "cancelled: a signed POST with the target's headers. What holds for the target's "
+                "URL holds for this one.",
+                examples=["https://example.com/cancel"],
+                extra_json_schema={"format": "uri"},
+            ),
+        ]
+        | None
+    ) = None
     after: Annotated[
         list[str],
         Meta(

@@ -31,6 +31,8 @@ class Wishes:
     payload: str | None = None
     max_attempts: int | None = None
     priority: int | None = None
+    on_unknown: str | None = None
+    cancel_url: str | None = None
     labels: list[str] | None = None
 
 
@@ -54,6 +56,8 @@ def job_document(wishes: Wishes, file: Path | None) -> dict[str, Any] | bytes:
             timeout_sec=wishes.timeout_sec,
         ),
         "priority": wishes.priority,
+        "on_unknown": wishes.on_unknown,
+        "cancel_url": wishes.cancel_url,
         "labels": _pairs("--label", wishes.labels, "="),
         "retry_policy": None if attempts is None else {"max_attempts": attempts},
         **_payload(wishes.payload),

@@ -62,6 +62,13 @@ def create(
     ] = None,
     max_attempts: Annotated[int | None, typer.Option(help="Most attempts at a run.")] = None,
     priority: Annotated[int | None, typer.Option(help="0 (most urgent) to 9. [default: 5]")] = None,
+    on_unknown: Annotated[
+        str | None,
+        typer.Option(help="retry or dead_letter, when nobody knows whether the work was done."),
+    ] = None,
+    cancel_url: Annotated[
+        str | None, typer.Option(help="Called when a request is cut off by a cancellation.")
+    ] = None,
     label: Annotated[list[str] | None, typer.Option(help="'key=value', may be repeated.")] = None,
     idempotency_key: Annotated[
         str | None,
@@ -87,7 +94,7 @@ def create(
         target=target, name=name, at=at, delay=delay, cron=cron, timezone=timezone, every=every,
         overlap=overlap, jitter_sec=jitter_sec, method=method, headers=header,
         timeout_sec=timeout_sec, payload=payload, max_attempts=max_attempts, priority=priority,
-        labels=label,
+        on_unknown=on_unknown, cancel_url=cancel_url, labels=label,
     )  # fmt: skip
     document = job_document(wishes, file)
     with connect(config, url, key) as noonday:

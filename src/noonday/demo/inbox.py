@@ -32,20 +32,30 @@ class Inbox(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
-        self._secret = secret
+        self._receiver = receiver.Receiver(secret, receiver.MemoryStore())
         self._answers = answers
 
-    def take(self, path: str, headers: Mapping[str, str], body: bytes) -> int:
-        """Verify a request; the status to answer with."""
+    def take(
+        self, path: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, Mapping[str, str]]:
+        """Verify a request and judge it; the status and the headers to answer with."""
         at = datetime.now(UTC)
         try:
-            delivery = receiver.verify(headers, body, self._secret)
+            accepted = self._receiver.accept(headers, body)
         except receiver.InvalidSignature as error:
             self.arrivals.put(Arrival(at, None, 401, f"{path}: {error.reason}"))
-            return 401
+            return 401, {}
+        status = accepted.status
+        if accepted.verdict is receiver.Verdict.NEW:
+            status = self._work(path, accepted.delivery)
+        self.arrivals.put(Arrival(at, accepted.delivery, status))
+        return status, accepted.headers
+
+    def _work(self, path: str, delivery: receiver.Delivery) -> int:
         answers = self._answers.get(path, (200,))
         status = answers[min(delivery.attempt, len(answers)) - 1]
-        self.arrivals.put(Arrival(at, delivery, status))
+        if status < 300 and not self._receiver.done(delivery):
+            return receiver.Verdict.STALE.status
         return status
 
 
@@ -55,7 +65,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        self.send_response(self.server.take(self.path, dict(self.headers.items()), body))
+        status, headers = self.server.take(self.path, dict(self.headers.items()), body)
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", "0")
         self.end_headers()
 

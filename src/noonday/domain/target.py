@@ -59,6 +59,10 @@ _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER: Final = re.compile(r"0x[0-9a-f]+|[0-9]+")
 _DOTS: Final = re.compile("[\u3002\uff0e\uff61]")
 _NO_ADDRESS: Final = "has a host that ends in a number but is no address"
+_CREDENTIAL: Final = re.compile(
+    r"authori[sz]ation|authentication|cookie|token|secret|passw|passphrase|credential|signature"
+    r"|session|api[-_]?key|(?:^|[-_])(?:auth|key)(?:[-_]|$)"
+)
 _AMBIGUOUS: Final = re.compile("[\u00df\u03c2\u200c\u200d]")
 
 
@@ -206,6 +210,12 @@ def is_reserved(name: str) -> bool:
     """Whether a header belongs to Noonday or to the framing of the message, whatever its case."""
     lowered = name.lower()
     return lowered in RESERVED_HEADERS or lowered.startswith(RESERVED_PREFIXES)
+
+
+@lru_cache(4_096)
+def carries_credentials(header: str) -> bool:
+    """Whether a header's value is a secret, as far as its name tells."""
+    return _CREDENTIAL.search(header.lower()) is not None
 
 
 @lru_cache(4_096)

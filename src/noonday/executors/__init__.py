@@ -25,6 +25,14 @@ class Executor(Protocol):
         """Carry out ``attempt`` within its target's ``timeout_sec``."""
         ...
 
+    async def cancel(self, attempt: Attempt, url: str, reason: str = "") -> Outcome:
+        """Tell ``url`` that ``attempt`` was cut off, since its run was cancelled.
+
+        ``reason`` is for people. Within 10 s; the outcome says how that went, and raises nothing
+        but ``CancelledError``, as ``execute`` does.
+        """
+        ...
+
     async def close(self) -> None:
         """Let everything go. Attempts under way are cut off."""
 

@@ -12,12 +12,15 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 import aiohttp
+from multidict import CIMultiDictProxy
 
 from noonday.domain.model import Outcome, OutcomeKind
 from noonday.executors.addresses import BlockedAddress
 from noonday.executors.wire import TooMuch
 
 MAX_ERROR: Final = 500
+DUPLICATE: Final = "X-Noonday-Duplicate"
+"""A receiver answers with this, and 1, when it had done the work already."""
 _CENTURY: Final = timedelta(days=36_525)
 _RETRIED_4XX: Final = frozenset((408, 425, 429))
 _TEXTS: Final[tuple[tuple[type[Exception], str], ...]] = (
@@ -38,10 +41,11 @@ _TEXTS: Final[tuple[tuple[type[Exception], str], ...]] = (
 """The faults that are foreseen, narrow classes before wide ones."""
 
 
-def answered(status: int, retry_after: Iterable[str]) -> Outcome:
+def answered(status: int, headers: CIMultiDictProxy[str]) -> Outcome:
     """The outcome that a final status means. Redirects are never followed: they have failed."""
     if 200 <= status < 300:
-        return Outcome(OutcomeKind.SUCCESS, http_status=status)
+        repeated = set(headers.getall(DUPLICATE, ())) == {"1"}
+        return Outcome(OutcomeKind.SUCCESS, http_status=status, duplicate=repeated)
     error = f"answered {status}"
     if 300 <= status < 400:
         error += ": a redirect, which is not followed"
@@ -53,7 +57,7 @@ def answered(status: int, retry_after: Iterable[str]) -> Outcome:
         OutcomeKind.TRANSIENT,
         http_status=status,
         error=error,
-        retry_after=parse_retry_after(retry_after, time.time()),
+        retry_after=parse_retry_after(headers.getall("Retry-After", ()), time.time()),
     )
 
 

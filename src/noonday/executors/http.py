@@ -7,25 +7,29 @@ import io
 import socket
 import ssl
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import aiohttp
 import structlog
+from msgspec.structs import replace
+from multidict import CIMultiDict
 from yarl import URL
 
 from noonday.domain.model import Attempt, Outcome, OutcomeKind
 from noonday.domain.target import WEB_PORTS, forbidden, parse_url
 from noonday.executors.addresses import GetAddrInfo, Resolver
 from noonday.executors.answers import answered, crashed, failed, timed_out
+from noonday.executors.cancelling import cancel_attempt, cancel_headers
+from noonday.executors.excerpts import Body, excerpt
 from noonday.executors.headers import Refused, customer_headers, own_headers
 from noonday.executors.sending import Sent
 from noonday.executors.wire import SENDING, Connector, Sending, new_session
 
-MAX_BODY_READ: Final = 64 * 1024
-"""No more is read of an answer's body; a longer one costs the connection, not the success."""
 _WRITTEN_AT_ONCE: Final = 1024 * 1024
+
+OwnHeaders = Callable[[Attempt], dict[str, str]]
 
 log = structlog.get_logger()
 
@@ -35,6 +39,25 @@ class _Place(NamedTuple):
 
     url: URL
     origin: str
+
+
+class _Exchange:
+    """One request and its answer, as far as they got."""
+
+    __slots__ = ("answer", "body", "response")
+
+    def __init__(self) -> None:
+        self.answer: Outcome | None = None
+        self.body = Body()
+        self.response: aiohttp.ClientResponse | None = None
+
+    @property
+    def stands(self) -> bool:
+        """Whether the answer holds, however its body ends: a failure does, and a success of whose
+        body enough was read."""
+        if self.answer is None:
+            return False
+        return self.answer.kind is not OutcomeKind.SUCCESS or self.body.needless
 
 
 class HttpExecutor:
@@ -84,50 +107,60 @@ class HttpExecutor:
 
     async def execute(self, attempt: Attempt, sent: Sent) -> Outcome:
         """Call the target once and say what came of it. Raises nothing but CancelledError."""
+        return await self._safely(attempt, own_headers, sent)
+
+    async def cancel(self, attempt: Attempt, url: str, reason: str = "") -> Outcome:
+        """Tell ``url`` that the attempt was cut off. Raises nothing but CancelledError."""
+        return await self._safely(cancel_attempt(attempt, url, reason), cancel_headers, Sent())
+
+    async def _safely(self, attempt: Attempt, own: OwnHeaders, sent: Sent) -> Outcome:
         try:
-            return await self._call(attempt, sent)
+            return await self._call(attempt, own(attempt), sent)
         except Refused as refusal:
             return refusal.outcome
         except Exception as error:
-            # Frames and class only: the text of a client's exception can hold the whole URL.
-            log.error(
-                "attempt.crashed",
-                run_id=str(attempt.run),
-                error=type(error).__name__,
-                frames="".join(traceback.format_tb(error.__traceback__)),
-            )
+            _report(attempt, error)
             return crashed(error, maybe_sent=sent.maybe)
 
-    async def _call(self, attempt: Attempt, sent: Sent) -> Outcome:
+    async def _call(self, attempt: Attempt, own: dict[str, str], sent: Sent) -> Outcome:
         if not attempt.secrets:
             raise Refused(OutcomeKind.BAD_PAYLOAD, "there is no secret to sign with")
         place = self._place(attempt.target.url)
         headers = customer_headers(attempt)
-        SENDING.set(Sending(attempt, own_headers(attempt), sent))
-        answer: Outcome | None = None
+        SENDING.set(Sending(attempt, own, sent))
+        exchange = _Exchange()
+        outcome: Outcome | None
         try:
             async with asyncio.timeout(attempt.target.timeout_sec) as deadline:
-                response = await self._session.request(
-                    attempt.target.method,
-                    place.url,
-                    data=_data(attempt.body),
-                    headers=headers,
-                    allow_redirects=False,
-                )
-                try:
-                    answer = answered(response.status, response.headers.getall("Retry-After", ()))
-                    await _read_on(response)
-                finally:
-                    response.close()
+                outcome = await self._exchange(attempt, place, headers, exchange)
         except Exception as error:
-            if answer is not None and answer.kind is not OutcomeKind.SUCCESS:
-                return answer  # A failure stands, however its body ends.
-            if deadline.expired():
-                return timed_out(attempt.target.timeout_sec, answer, maybe_sent=sent.maybe)
-            fault = failed(error, place.origin, answer, maybe_sent=sent.maybe)
-            if fault is None:
+            answer = exchange.answer
+            if exchange.stands:
+                outcome = answer
+            elif deadline.expired():
+                outcome = timed_out(attempt.target.timeout_sec, answer, maybe_sent=sent.maybe)
+            else:
+                outcome = failed(error, place.origin, answer, maybe_sent=sent.maybe)
+            if outcome is None:
                 raise
-            return fault
+        return _with_excerpt(outcome, exchange, attempt)
+
+    async def _exchange(
+        self, attempt: Attempt, place: _Place, headers: CIMultiDict[str], exchange: _Exchange
+    ) -> Outcome:
+        response = await self._session.request(
+            attempt.target.method,
+            place.url,
+            data=_data(attempt.body),
+            headers=headers,
+            allow_redirects=False,
+        )
+        exchange.response = response
+        try:
+            exchange.answer = answer = answered(response.status, response.headers)
+            await exchange.body.read(response)
+        finally:
+            response.close()
         return answer
 
     def _find(self, url: str) -> _Place:
@@ -148,10 +181,23 @@ def _data(body: bytes) -> bytes | io.BytesIO | None:
     return body or None
 
 
-async def _read_on(response: aiohttp.ClientResponse) -> None:
-    """Read the body to its end, so that the connection can be used again, or to the limit."""
-    room = MAX_BODY_READ
-    if (response.content_length or 0) > room:
-        return
-    while room > 0 and (chunk := await response.content.readany()):
-        room -= len(chunk)
+def _with_excerpt(outcome: Outcome, exchange: _Exchange, attempt: Attempt) -> Outcome:
+    """What is kept of the answer is a convenience: no fault in it may change the outcome."""
+    if exchange.response is None:
+        return outcome
+    try:
+        kept = excerpt(exchange.response, exchange.body, attempt)
+    except Exception as error:
+        _report(attempt, error)
+        return outcome
+    return outcome if kept is None else replace(outcome, response=kept)
+
+
+def _report(attempt: Attempt, error: Exception) -> None:
+    # Frames and class only: the text of a client's exception can hold the whole URL.
+    log.error(
+        "attempt.crashed",
+        run_id=str(attempt.run),
+        error=type(error).__name__,
+        frames="".join(traceback.format_tb(error.__traceback__)),
+    )

@@ -18,16 +18,17 @@ def sign(attempt: Attempt, own: dict[str, str], timestamp: int) -> dict[str, str
 
     Args:
         attempt: Gives the secrets, and exactly the bytes that are sent.
-        own: The headers that say what is signed, just as they are sent.
+        own: The headers that say what is signed, just as they are sent. The id is ``webhook-id``:
+            that of a delivery is the run's.
         timestamp: Now, in seconds since 1970.
     """
-    run_id = own["X-Run-Id"]
+    message_id = own["webhook-id"]
     digest = hashlib.sha256(attempt.body).hexdigest()
     fenced = (
-        f"{timestamp}.{run_id}.{own['X-Attempt']}.{own['X-Lease-Version']}"
+        f"{timestamp}.{message_id}.{own['X-Attempt']}.{own['X-Lease-Version']}"
         f".{own['X-Occurrence']}.{digest}"
     ).encode()
-    content = f"{run_id}.{timestamp}.".encode() + attempt.body
+    content = f"{message_id}.{timestamp}.".encode() + attempt.body
     fences = (f"v1={hmac.digest(key, fenced, 'sha256').hex()}" for key in attempt.secrets)
     standard = (f"v1,{_base64(hmac.digest(key, content, 'sha256'))}" for key in attempt.secrets)
     return {

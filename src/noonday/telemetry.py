@@ -30,7 +30,7 @@ _WHO: Final = {"role", "worker", "host", "pid", "version", "address"}
 _WHAT: Final = {
     *("job_id", "run_id", "occurrence_at", "attempt", "lease_version", "tenant", "lane"),
     *("shard", "epoch", "loop", "key_id", "target_host", "partition", "migration", "file"),
-    *("request_id", "method", "route", "setting", "signal"),
+    *("request_id", "method", "route", "setting", "signal", "operation"),
 }
 _OUTCOME: Final = {"outcome", "reason", "error", "status", "http_status", "retry_at"}
 _HOW_MUCH: Final = {

@@ -102,7 +102,7 @@ async def test_every_change_is_in_the_audit_log_with_who_and_what(api: Api) -> N
         "one", "two", "three", "four", "five", "six",
     ]  # fmt: skip
     assert log[3]["before"] == {"state": "ACTIVE"}
-    assert log[3]["after"] == {"state": "CANCELLED"}
+    assert log[3]["after"] == {"state": "CANCELLED", "stop": False}
     assert log[0]["object_id"] == job
 
 

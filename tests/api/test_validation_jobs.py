@@ -530,7 +530,7 @@ def test_other_ports_can_be_allowed(pointer: str) -> None:
     document = json.dumps(changed(pointer, "https://example.com:8443/")).encode()
     assert isinstance(read_job(document, allow_private=False), list)
     assert not isinstance(read_job(document, allow_private=False, ports=None), list)
-    assert not isinstance(read_job(document, allow_private=False, ports=(8443,)), list)
+    assert not isinstance(read_job(document, allow_private=False, ports=(443, 8443)), list)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from noonday.store.cancels import Which
 from noonday.store.occurrences import Opening
 from noonday.store.secretbox import SecretBox
 from tests.support import seeds
+from tests.support.holds import eventually
 from tests.support.invariants import broken
 from tests.support.links import Link
 from tests.support.scripted import Hanging, Parts, Scripted, carry_out, landed
@@ -60,7 +61,7 @@ async def test_a_worker_cuts_off_what_is_cancelled_and_nothing_else(
     mine, other = await ready(store, count=2)
     executor = Hanging()
     worker = parts.worker(executor)
-    await worker.tick()
+    await begun(worker, executor, 2)
     await asked_to_stop(store, mine, kill=kill)
     await worker.beat()
     await worker.beat()  # told twice, it stops once
@@ -77,6 +78,12 @@ async def test_a_worker_cuts_off_what_is_cancelled_and_nothing_else(
     assert other.job_id != mine.job_id
     assert sorted(str(each) for each in await outcomes(store)) == sorted(["COMPLETE", outcome])
     assert not await broken(store)
+
+
+async def begun(worker: Worker, executor: Scripted, count: int = 1) -> None:
+    """Until the executor has so many attempts in its hands."""
+    await worker.tick()
+    await eventually(lambda: len(executor.attempts) == count)
 
 
 async def landed_one(worker: Worker) -> None:
@@ -106,9 +113,7 @@ async def test_the_receiver_is_told_at_the_url_that_the_job_names_for_it(
 ) -> None:
     async with store.transaction() as tx:
         now = await tx.clock()
-        spec = msgspec.structs.replace(
-            seeds.spec_of(Once(now)), cancel_url="http://127.0.0.1/stop"
-        )
+        spec = msgspec.structs.replace(seeds.spec_of(Once(now)), cancel_url="http://127.0.0.1/stop")
         job = seeds.new_job(spec, now)
         await jobs.insert(tx, [job])
         opening = Opening(job.id, now, Kind.SCHEDULE, 1, now, 1, "default", 5)
@@ -116,7 +121,7 @@ async def test_the_receiver_is_told_at_the_url_that_the_job_names_for_it(
     run = RunKey(job.id, Kind.SCHEDULE, now)
     executor = Hanging()
     worker = parts.worker(executor)
-    await worker.tick()
+    await begun(worker, executor)
     await asked_to_stop(store, run)
     await worker.beat()
     await landed(worker)
@@ -160,7 +165,7 @@ async def test_a_worker_that_cannot_ask_goes_on_and_asks_again(
     (run,) = await ready(store)
     executor = Hanging()
     worker = parts.worker(executor, beats=linked)
-    await worker.tick()
+    await begun(worker, executor)
     await asked_to_stop(store, run)
     link.fault = "after commit"
     await worker.beat()

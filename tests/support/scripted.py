@@ -39,7 +39,7 @@ class Scripted:
         self.sends = sends
         self.attempts: list[Attempt] = []
         self.cancelled: list[Attempt] = []
-        self.told: list[tuple[Attempt, str]] = []
+        self.told: list[tuple[Attempt, str, str]] = []
         """The cancellations that were passed on, each with its URL."""
 
     async def open(self) -> None: ...
@@ -56,7 +56,7 @@ class Scripted:
             raise
 
     async def cancel(self, attempt: Attempt, url: str, reason: str = "") -> Outcome:
-        self.told.append((attempt, url))
+        self.told.append((attempt, url, reason))
         return SUCCESS
 
     async def answer(self, attempt: Attempt) -> Outcome:

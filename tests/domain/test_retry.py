@@ -53,6 +53,7 @@ def test_a_factor_of_one_waits_the_same_each_time() -> None:
     ],
 )
 def test_high_failure_numbers_wait_the_cap(policy: RetryPolicy, number: int) -> None:
+    """RTY-02: no number overflows, and no wait is zero, negative or above the cap and jitter."""
     assert backoff(policy, number) == 3_600 * SECOND
     assert delay(policy, number, None, 0.999) <= 3_600 * SECOND * (1 + JITTER)
 

@@ -1,0 +1,318 @@
+"""Known mistakes, one at a time, to show that each is found by the layer that should find it.
+
+Each changes the product in the process that it is planted in, before anything else runs, and fails
+loudly when what it changes is not there any more. Nothing of this is in the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import Any
+
+VARIABLE = "NOONDAY_TEST_PLANT"
+"""Names the mistake to plant."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What is planted, and the tests that find it: the arguments of a run that then fails."""
+
+    plant: Callable[[], None]
+    found_by: Sequence[str]
+
+
+def _edit(module: ModuleType, statement: str, *changes: tuple[str, str]) -> None:
+    text = getattr(module, statement)
+    for old, new in changes:
+        assert old in text, f"{statement} has no {old!r} any more"
+        text = text.replace(old, new)
+    setattr(module, statement, text)
+
+
+def _replace(owner: Any, name: str, by: Any) -> None:
+    assert hasattr(owner, name), f"there is no {name} any more"
+    setattr(owner, name, by)
+
+
+def result_without_its_lease_version() -> None:
+    from noonday.store import runs
+
+    for statement in ("COMPLETE", "RETRY", "DEAD_LETTER"):
+        _edit(
+            runs,
+            statement,
+            (" AND r.lease_version = i.lease_version", ""),
+            (" AND r.lease_version = h.lease_version", ""),
+        )
+
+
+def reaper_without_a_look_at_the_lease() -> None:
+    from noonday.store import runs
+
+    condition = "AND (h.status <> 'LEASE_EXPIRED' OR r.locked_until < h.clock)"
+    _edit(runs, "RELEASE", (condition, ""))
+
+
+def heartbeat_that_revives_a_lease() -> None:
+    from noonday.store import runs
+
+    _edit(runs, "HEARTBEAT", (" AND r.locked_until > coalesce($6, now())", ""))
+
+
+def run_without_a_new_ledger_row() -> None:
+    from noonday.store import occurrences
+
+    _edit(occurrences, "OPEN", ("\nJOIN ledger AS l", "\nLEFT JOIN ledger AS l"))
+
+
+def interruption_that_counts_as_a_failure() -> None:
+    from noonday.store import runs
+
+    _edit(runs, "RELEASE", ("failures + (h.status = 'LEASE_EXPIRED')::int", "failures + 1"))
+
+
+def one_attempt_too_many() -> None:
+    import msgspec
+
+    from noonday.domain import lifecycle
+
+    settle = lifecycle.settle
+
+    def generous(lease: Any, outcome: Any, policy: Any, *rest: Any) -> Any:
+        more = msgspec.structs.replace(policy, max_attempts=policy.max_attempts + 1)
+        return settle(lease, outcome, more, *rest)
+
+    _replace(lifecycle, "settle", generous)
+
+
+def next_occurrence_from_the_clock() -> None:
+    from noonday.domain import schedule
+
+    interval = schedule._next_interval
+
+    def from_now(wanted: Any, after: datetime) -> Any:
+        found = interval(wanted, after)
+        late = datetime.now(UTC).microsecond * schedule.MICROSECOND
+        return None if found is None else found + late
+
+    _replace(schedule, "_next_interval", from_now)
+
+
+def redirect_that_is_followed() -> None:
+    import aiohttp
+
+    request = aiohttp.ClientSession._request
+
+    async def follow(self: Any, method: str, url: Any, **how: Any) -> Any:
+        return await request(self, method, url, **{**how, "allow_redirects": True})
+
+    _replace(aiohttp.ClientSession, "_request", follow)
+
+
+def signature_from_before_the_wait() -> None:
+    import time
+
+    from noonday.executors import wire
+
+    class Early(wire.Sending):
+        """Signs when it is made, not when it is sent."""
+
+        __slots__ = ("_signed",)
+
+        def __init__(self, *what: Any) -> None:
+            super().__init__(*what)
+            assert self._headers is not None
+            self._signed = self._headers(int(time.time()))
+
+        def begin(self) -> dict[str, str]:
+            super().begin()
+            return self._signed
+
+    from noonday.executors import http
+
+    _replace(http, "Sending", Early)
+
+
+def commit_that_failed_and_counts() -> None:
+    from contextlib import suppress
+
+    from noonday import store
+    from noonday.domain.errors import StoreUnavailable
+
+    commit = store._commit
+
+    async def hope(transaction: Any) -> None:
+        with suppress(StoreUnavailable):
+            await commit(transaction)
+
+    _replace(store, "_commit", hope)
+
+
+def scheduler_without_a_fence() -> None:
+    from noonday.store import shards
+
+    async def trust(*_: Any) -> None:
+        return None
+
+    _replace(shards, "fence", trust)
+
+
+def claim_of_what_is_held() -> None:
+    from noonday.store import runs
+
+    _edit(runs, "CLAIM", (" AND r.claimable", ""), (" AND r.hold IS NULL", ""))
+
+
+def settle_in_doubt_that_is_written_again() -> None:
+    from noonday.store import executions
+
+    async def nothing(*_: Any) -> set[Any]:
+        return set()
+
+    _replace(executions, "written", nothing)
+
+
+def cancel_that_ends_what_runs() -> None:
+    from noonday.store import cancels
+
+    _edit(cancels, "CANCEL", ("('READY', 'RETRYING')", "('READY', 'RETRYING', 'RUNNING')"))
+
+
+def key_that_nobody_remembers() -> None:
+    from noonday.store import idempotency
+
+    async def nothing(*_: Any) -> dict[Any, Any]:
+        return {}
+
+    _replace(idempotency, "find", nothing)
+
+
+def hold_that_spends_an_attempt() -> None:
+    from noonday.store import holds
+
+    _edit(holds, "HOLD", ("attempt = r.attempt - 1", "attempt = r.attempt"))
+
+
+def replay_under_old_versions() -> None:
+    from noonday.store import dead_letters
+
+    _edit(dead_letters, "REPLAY", ("c.attempts, c.lease_version", "0, 0"))
+
+
+def retry_that_comes_too_early() -> None:
+    from noonday.store import runs
+
+    _edit(runs, "RETRY_DUE", ("retry_at <= coalesce($2, now())", "coalesce($2, now()) IS NOT NULL"))
+
+
+MATRIX = "tests/store/test_matrix.py"
+LEASES = "tests/races/test_leases.py"
+TICKS = "tests/races/test_ticks.py"
+WORKER = "tests/loops/test_worker.py"
+EACH_EVENT = f"{MATRIX}::test_an_event_does_what_the_table_says_or_nothing"
+
+MISTAKES: dict[str, Mistake] = {
+    name: Mistake(plant, found_by)
+    for name, plant, *found_by in (
+        (
+            "a result is written under any lease version",
+            result_without_its_lease_version,
+            f"{LEASES}::test_a_stale_worker_cannot_complete_a_reclaimed_run",
+        ),
+        (
+            "the reaper takes a lease that has not run out",
+            reaper_without_a_look_at_the_lease,
+            *(EACH_EVENT, "-k", "expire"),
+        ),
+        (
+            "a heartbeat revives a lease that has run out",
+            heartbeat_that_revives_a_lease,
+            *(EACH_EVENT, "-k", "heartbeat"),
+        ),
+        (
+            "an occurrence that was in the ledger runs once more",
+            run_without_a_new_ledger_row,
+            f"{MATRIX}::test_an_occurrence_that_is_in_the_ledger_makes_no_second_run",
+        ),
+        (
+            "an interruption by us counts as a failure",
+            interruption_that_counts_as_a_failure,
+            *(EACH_EVENT, "-k", "interrupt"),
+        ),
+        (
+            "a run is tried once too often",
+            one_attempt_too_many,
+            f"{WORKER}::test_failures_are_retried_until_the_budget_is_used_up",
+        ),
+        (
+            "the next occurrence is computed from the clock",
+            next_occurrence_from_the_clock,
+            "tests/domain/test_schedule_misfires.py",
+        ),
+        (
+            "a redirect is followed",
+            redirect_that_is_followed,
+            "tests/executors/test_field_cases.py::"
+            "test_a_login_page_behind_a_redirect_is_no_success_and_sees_no_header_of_ours",
+        ),
+        (
+            "an attempt is signed before it has a connection",
+            signature_from_before_the_wait,
+            "tests/executors/test_signing.py::"
+            "test_an_attempt_that_waits_long_for_its_connection_is_signed_when_it_is_sent",
+        ),
+        (
+            "a commit that failed is answered as if it had not",
+            commit_that_failed_and_counts,
+            "tests/api/test_commits.py::test_when_the_answer_to_a_commit_is_lost_the_database_is_asked",
+        ),
+        (
+            "a scheduler writes although its shards are somebody else's",
+            scheduler_without_a_fence,
+            f"{TICKS}::test_an_owner_with_an_old_epoch_writes_nothing",
+        ),
+        (
+            "a run that is held is claimed",
+            claim_of_what_is_held,
+            *(EACH_EVENT, "-k", "claim"),
+        ),
+        (
+            "a settle whose answer was lost is written again without a look",
+            settle_in_doubt_that_is_written_again,
+            f"{WORKER}::test_a_settle_whose_answer_is_lost_is_written_once_and_is_not_called_stale",
+        ),
+        (
+            "a cancel ends what a worker has under way",
+            cancel_that_ends_what_runs,
+            *(EACH_EVENT, "-k", "cancel"),
+        ),
+        (
+            "a request with a key that was used goes ahead",
+            key_that_nobody_remembers,
+            "tests/api/test_idempotency.py::test_fifty_equal_posts_of_each_key_make_one_job_each",
+        ),
+        (
+            "a run that is put on hold has used an attempt",
+            hold_that_spends_an_attempt,
+            *(EACH_EVENT, "-k", "hold"),
+        ),
+        (
+            "a replay begins attempt numbers and lease versions anew",
+            replay_under_old_versions,
+            *(EACH_EVENT, "-k", "replay"),
+        ),
+        (
+            "a retry does not wait for its time",
+            retry_that_comes_too_early,
+            f"{MATRIX}::test_a_retry_stays_until_its_time_has_come",
+        ),
+    )
+}
+
+
+def plant(name: str) -> None:
+    """Plant the mistake of this name in the running process."""
+    MISTAKES[name].plant()

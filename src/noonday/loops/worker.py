@@ -64,7 +64,7 @@ OVERTIME_SEC: Final = 2.0
 """An executor that does not keep its own deadline is cut off this much later."""
 STOPPED_AT_ONCE: Final = 1_000
 """Runs that a worker is told to cut off in one beat; the others come with the next ones."""
-HEARTBEATS: Final = 20_000
+HEARTBEATS: Final = 10_000
 """Most leases that one statement extends; fewer for a time when that took too long."""
 FEWEST_HEARTBEATS: Final = 500
 CANCEL_SEC: Final = 5.0

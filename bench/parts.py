@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from bench import harness, wire
@@ -13,8 +15,9 @@ from bench.harness import Service, Sink, Usage
 from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
 from noonday.executors import Sent
 from noonday.loops import Loop
+from noonday.loops.flight import BEAT_SEC
 from noonday.loops.worker import Worker
-from noonday.store import Store
+from noonday.store import Row, Store, Tx, runs
 from noonday.store.blobs import LocalBlobs
 from noonday.store.secretbox import read_key_file
 from noonday.store.signing import SigningKeys
@@ -103,9 +106,9 @@ async def bulk(scale: float) -> dict[str, Figures]:
     return {"bulk by 1,000": rows}
 
 
-async def _fill(running: Service, url: str, count: int) -> None:
+async def _fill(running: Service, url: str, count: int, **fields: object) -> None:
     """Jobs that are due now, with their runs READY."""
-    one = {"job": job(url, {"type": "once"})}
+    one = {"job": job(url, {"type": "once"}) | fields}
     raw = _post(running, "/v1/jobs:batch", {"atomic": False, "jobs": [one] * 1_000})
     host, port = running.address.removeprefix("http://").rsplit(":", 1)
     loop = asyncio.get_running_loop()
@@ -141,6 +144,88 @@ class Nothing:
     async def execute(self, attempt: Attempt, sent: Sent) -> Outcome:
         sent.maybe = True
         return Outcome(OutcomeKind.SUCCESS, http_status=200)
+
+
+class Endless(Nothing):
+    """An executor whose attempts take for ever."""
+
+    async def execute(self, attempt: Attempt, sent: Sent) -> Outcome:
+        await asyncio.Event().wait()
+        return await super().execute(attempt, sent)
+
+
+class Watched(Store):
+    """A store that notes how long each transaction took that says more than a process is alive."""
+
+    took: list[float]
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Tx]:
+        began = time.perf_counter()
+        async with super().transaction() as tx:
+            counting = Counting(tx)
+            yield counting
+        if counting.heartbeats:
+            self.took.append(time.perf_counter() - began)
+
+
+class Counting(Tx):
+    """A transaction that counts its statements about leases."""
+
+    __slots__ = ("heartbeats",)
+
+    def __init__(self, tx: Tx) -> None:
+        super().__init__(tx._connection, tx.now)
+        self.heartbeats = 0
+
+    async def rows(self, statement: str, *args: object) -> list[Row]:
+        self.heartbeats += statement is runs.HEARTBEAT
+        return await super().rows(statement, *args)
+
+
+async def long(scale: float) -> dict[str, Figures]:
+    """10,000 runs of the lane `long` under way in one worker: per lease and minute.
+
+    Claimed in one go, and then as if over a third of their lease. One scheduler reaps.
+    """
+    count, seconds, found = 10_000, max(120 * scale, 30), {}
+    async with harness.service("api", "scheduler") as running:
+        await _ready(running)
+        target = {"type": "http", "url": "http://127.0.0.1:1/", "timeout_sec": 3_600}
+        await _fill(running, "", count, target=target)
+        store = await running.store(4)
+        beats = await Watched.open(str(running.settings.database_url), size=1)
+        metrics = Metrics()
+        worker = Worker(
+            store, beats, uuid4(), "bench", executors={HttpTarget: Endless()},
+            blobs=LocalBlobs(running.settings.blobs_folder),
+            keys=SigningKeys(store, read_key_file(running.settings.secret_key_path)),
+            metrics=metrics, slots={"long": count},
+        )  # fmt: skip
+        beating = Loop("heartbeat", worker.beat, metrics, pause_sec=BEAT_SEC, steady=True)
+        beating.start()
+        while worker.pools["long"].free:
+            await worker.tick()
+        for how in ("together", "spread"):
+            if how == "spread":
+                for flight in worker._flights.values():
+                    flight.extended -= random.random() * flight.lease_sec / 3
+            beats.took = []
+            before, used, began = await running.usage(store), time.process_time(), time.monotonic()
+            await asyncio.sleep(seconds)
+            taken = time.monotonic() - began
+            rows = figures(count, 1, before, await running.usage(store), beats.took)
+            rows["noonday_us"] = (time.process_time() - used) / count * 1e6
+            for name in ("postgres_us", "noonday_us", "wal_bytes", "commits"):
+                rows[name] *= 60 / taken
+            rows["per_sec"] = len(beats.took) / taken
+            found[f"10,000 leases, {how}: {len(beats.took)} heartbeats in {taken:.0f} s"] = rows
+        if worker.pools["long"].busy != count:
+            raise RuntimeError("leases were lost")
+        await beating.finish()
+        await store.close()
+        await beats.close()
+    return found
 
 
 async def drain(scale: float) -> dict[str, Figures]:
@@ -224,6 +309,7 @@ PARTS: dict[str, Callable[[float], Coroutine[object, None, dict[str, Figures]]]]
     "post": post,
     "bulk": bulk,
     "drain": drain,
+    "long": long,
     "webhook": webhook,
     "start_latency": start_latency,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import sys
@@ -26,12 +27,13 @@ from noonday import __version__, listening
 from noonday.api import admin_port
 from noonday.api.app import create_app
 from noonday.api.context import AppContext
-from noonday.domain.errors import NoondayError, SecretUnreadable, StoreUnavailable
+from noonday.domain.errors import NoondayError, NoRoom, SecretUnreadable, StoreUnavailable
 from noonday.domain.model import LANES, HttpTarget
 from noonday.domain.roles import Role
 from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, find_binaries, running_dsn
 from noonday.executors.http import HttpExecutor
 from noonday.loops import Loop
+from noonday.loops.flight import BEAT_SEC
 from noonday.loops.janitor import Janitor
 from noonday.loops.operations import Operations
 from noonday.loops.reaper import Reaper
@@ -50,6 +52,10 @@ from noonday.telemetry import Depth, Metrics, configure_logs
 WAIT_FOR_DATABASE_SEC: Final = 30.0
 GAUGES_SEC: Final = 5.0
 REPORT_SEC: Final = 2.0
+SPARE_FILES: Final = 128
+"""Open files of a worker beside its slots and pool: logs, blobs, connections just left idle."""
+BESIDE_POOL: Final = 2
+"""Connections of a process beside its pool: for heartbeats, and for wake-ups."""
 FIRST_TENANT: Final = "default"
 
 log = structlog.get_logger()
@@ -146,6 +152,7 @@ async def scheduler(node: Node) -> None:
 async def worker(node: Node) -> None:
     """Runs are claimed, carried out and settled."""
     settings = node.settings
+    _allow_files(sum(settings.slots.values()) + settings.pool_size + SPARE_FILES)
     blobs = node.blobs()
     executor = HttpExecutor(
         allow_private=settings.allow_private_targets,
@@ -169,7 +176,8 @@ async def worker(node: Node) -> None:
     )
     # Stopped from the last to the first: nothing is claimed any more, what runs ends, what came
     # of it is written, and only then do the heartbeats cease.
-    node.loop("heartbeat", part.beat, pause_sec=0.5, steady=True)
+    await part.beat()  # has the connection that leases rest on before anything is claimed
+    node.loop("heartbeat", part.beat, pause_sec=BEAT_SEC, steady=True)
     node.stack.push_async_callback(_leave, part.leave)
     part.wake_settle = node.loop("settle", part.settle).wake
     claims = {}
@@ -256,6 +264,8 @@ async def _node(
     stack.push_async_callback(store.close)
     allowed = settings.unsafe_database == "allow"
     unsafe = await _until_there(lambda: migrate.check(store, allow_unsafe=allowed), stop)
+    if not settings.pgbouncer:
+        await _allow_connections(store, settings.pool_size + BESIDE_POOL)
     for warning in unsafe:
         log.warning("database.unsafe", setting=warning)
     metrics = Metrics(__version__)
@@ -276,6 +286,29 @@ async def _node(
     address = await stack.enter_async_context(listening.serving(app, admin_socket))
     log.info("admin.listening", address=address)
     return node
+
+
+async def _allow_connections(store: Store, wanted: int) -> None:
+    async with store.transaction() as tx:
+        most = await gauges.connections(tx)
+    if most < wanted:
+        raise NoRoom(
+            f"pool_size needs {wanted} connections for this process alone, and the database gives "
+            f"{most}: raise max_connections or lower pool_size"
+        )
+
+
+def _allow_files(wanted: int) -> None:
+    """See to it that so many files and connections may be open at once. With fewer, attempts
+    would fail for lack of a socket, and customers' runs pay for it."""
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < wanted:
+        raise NoRoom(
+            f"worker_slots and worker_long_slots need {wanted} open files, and this process may "
+            f"have {most}: raise the limit (ulimit -n, LimitNOFILE) or give it fewer slots"
+        )
+    if least != resource.RLIM_INFINITY and least < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 async def _until_there(check: Callable[[], Awaitable[list[str]]], stop: asyncio.Event) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Final, Generic, NamedTuple, TextIO, TypeVar
 import msgspec
 import prometheus_client
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -152,7 +152,7 @@ _WAIT_SEC: Final = (
 )
 _BATCH: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 
-_M = TypeVar("_M", Counter, Histogram)
+_M = TypeVar("_M", Counter, Gauge, Histogram)
 
 
 class Depth(NamedTuple):
@@ -211,6 +211,10 @@ class Metrics:
         self._notifications = _Bound(
             self._counter("notifications", "Wake-ups between processes", "direction"), 4
         )
+        self._slots = _Bound(self._gauge("worker_slots", "Slots of a worker, by lane", "lane"), 16)
+        self._busy_slots = _Bound(
+            self._gauge("worker_busy_slots", "Slots that an attempt runs in, by lane", "lane"), 16
+        )
         self._start = self._histogram(
             "schedule_to_start_seconds", "From due to the start of the first attempt", _WAIT_SEC
         )
@@ -239,6 +243,9 @@ class Metrics:
 
     def _counter(self, name: str, help: str, *labels: str) -> Counter:
         return Counter(f"noonday_{name}", help, labels, registry=self._registry)
+
+    def _gauge(self, name: str, help: str, *labels: str) -> Gauge:
+        return Gauge(f"noonday_{name}", help, labels, registry=self._registry)
 
     def _histogram(
         self, name: str, help: str, buckets: tuple[float, ...], *labels: str
@@ -303,6 +310,11 @@ class Metrics:
     def suspected_duplicate(self, count: int = 1) -> None:
         """An attempt that may have had its effect is followed by another."""
         self._duplicates.inc(count)
+
+    def slots_stand_at(self, lane: str, slots: int, busy: int) -> None:
+        """How many slots this worker has for a lane, and in how many an attempt runs."""
+        self._slots(lane).set(slots)
+        self._busy_slots(lane).set(busy)
 
     # --- the machinery
 

@@ -80,7 +80,7 @@ async def test_each_filter_narrows_to_what_it_names(api: Api) -> None:
         a_job(name="alpha-1", labels={"env": "prod"}),
         a_job(name="alpha_2", schedule=NIGHTLY, labels={"env": "test"}),
         a_job(name="100%", schedule={**EVERY_HOUR, "starts_at": "2050-01-01T00:00:00Z"},
-              target={"type": "http", "url": "https://other.example/"}),
+              target={"type": "http", "url": "https://other.example/", "timeout_sec": 121}),
         a_job(name="beta", schedule=NOW),
     )  # fmt: skip
     await bring(api.store, due, "complete")
@@ -97,7 +97,8 @@ async def test_each_filter_narrows_to_what_it_names(api: Api) -> None:
         "label=env:prod": {once},
         "label=env:": set(),
         "target_host=other.example": {interval},
-        "lane=default": {once, cron, interval, due},
+        "lane=default": {once, cron, due},
+        "lane=long": {interval},
         "lane=other": set(),
         f"created_to={created}": set(),
         f"created_from={created}": {once, cron, interval, due},

@@ -131,7 +131,7 @@ def test_defaults_and_limits_are_shown() -> None:
     assert SCHEMAS["CronBody"]["properties"]["timezone"]["default"] == "UTC"
     assert SCHEMAS["OnceBody"]["properties"]["delay"]["anyOf"][0]["format"] == "duration"
     optional = set(job) - set(SCHEMAS["JobBody"]["required"])
-    undefined = {"payload", "payload_base64", "content_type"}
+    undefined = {"payload", "payload_base64", "content_type", "lane"}
     assert all("default" in job[name] for name in optional - undefined)
 
 
@@ -175,7 +175,7 @@ def test_what_is_taken_fits_the_schema(body: dict[str, Any]) -> None:
         *(("/schedule/ends_at", value) for value in ("2027-01-01T00:00:00Z", 5)),
         *(("/target/type", value) for value in ("script", None, GONE)),
         *(("/target/method", value) for value in ("HEAD", "post")),
-        *(("/target/timeout_sec", value) for value in (0, 3601, "30")),
+        *(("/target/timeout_sec", value) for value in (0, 86_401, "30")),
         ("/labels", {"": "x"}),
         ("/labels", {"k" * 64: "x"}),
         ("/labels", {"a": 1}),

@@ -44,6 +44,7 @@ WORDS = [
         "cron",
         "interval",
         "default",
+        "long",
         "critical",
         "retry",
         "dead_letter",

@@ -63,7 +63,7 @@ FIELDS: list[tuple[str, dict[Any, str | None]]] = [
     ("/target/type", {"http": None, "script": LATER, "container": LATER, "pull": LATER}),
     ("/target/method", dict.fromkeys(("POST", "PUT", "PATCH", "GET", "DELETE"))),
     ("/priority", dict.fromkeys(range(10))),
-    ("/lane", {"default": None, "critical": LATER, "batch": LATER, "long": LATER, "own": LATER}),
+    ("/lane", {"default": None, "critical": LATER, "batch": LATER, "long": None, "own": LATER}),
     ("/on_unknown", {"retry": None, "dead_letter": None}),
     ("/cancel_url", {None: None, "https://example.com/cancel": None}),
     ("/concurrency_key", {None: None, "billing-eu": LATER, "": LATER}),

@@ -90,6 +90,24 @@ def test_every_field_is_carried_over() -> None:
     assert request.labels == {"env": "prod", "a/b~c:d": ""}
 
 
+@pytest.mark.parametrize(
+    ("fields", "timeout_sec", "lane"),
+    [
+        ({}, 30, "default"),
+        ({}, 120, "default"),
+        ({}, 120.5, "long"),
+        ({}, 86_400, "long"),
+        ({"lane": "default"}, 86_400, "default"),
+        ({"lane": "long"}, 1, "long"),
+    ],
+)
+def test_a_job_that_names_no_lane_goes_by_its_timeout(
+    fields: dict[str, str], timeout_sec: float, lane: str
+) -> None:
+    body = changed("/target/timeout_sec", timeout_sec) | fields
+    assert job(body).lane == lane
+
+
 # --- Field by field ---------------------------------------------------------------------------
 
 NOT_STRINGS: list[Any] = [None, 5, 1.5, True, [], {}]
@@ -150,7 +168,7 @@ REFUSED: list[tuple[str, str, list[Any]]] = [
     ("/target/type", "unknown_value", ["", "HTTP", "smtp"]),
     ("/target/url", "wrong_length", ["https://a.b/" + "x" * 2048]),
     ("/cancel_url", "wrong_length", ["https://a.b/" + "x" * 2048]),
-    ("/target/timeout_sec", "out_of_range", [0, 0.09, -1, 3600.1, 10**400, 2**63]),
+    ("/target/timeout_sec", "out_of_range", [0, 0.09, -1, 86_400.1, 10**400, 2**63]),
     ("/priority", "out_of_range", [-1, 10, 2**64, 10**400]),
     ("/retry_policy/max_attempts", "out_of_range", [0, -1, 1001]),
     ("/retry_policy/base_sec", "out_of_range", [0, 0.05, -1, 86_401]),
@@ -189,7 +207,7 @@ def test_a_value_beyond_its_limits_is_refused_at_its_place(
         ("/schedule/grace_sec", 0),
         ("/schedule/starts_at", None),
         ("/target/timeout_sec", 0.1),
-        ("/target/timeout_sec", 3600),
+        ("/target/timeout_sec", 86_400),
         ("/priority", 9),
         ("/retry_policy", {}),
         ("/retry_policy/max_attempts", 1000),

@@ -154,7 +154,7 @@ def test_every_option_ends_up_in_its_field(call: Call, server: ScriptedServer) -
         "--overlap", "allow", "--jitter-sec", "5", "--method", "PUT", "-H", "x-team: a: b",
         "-H", "x-env:prod", "--timeout-sec", "2.5", "--max-attempts", "3", "--priority", "1",
         "--on-unknown", "dead_letter", "--cancel-url", "https://example.com/cancel",
-        "--label", "env=prod", "--idempotency-key", "mine",
+        "--label", "env=prod", "--lane", "long", "--idempotency-key", "mine",
     )  # fmt: skip
     assert document == {
         "name": "n",
@@ -169,6 +169,7 @@ def test_every_option_ends_up_in_its_field(call: Call, server: ScriptedServer) -
         "priority": 1,
         "on_unknown": "dead_letter",
         "cancel_url": "https://example.com/cancel",
+        "lane": "long",
         "labels": {"env": "prod"},
         "retry_policy": {"max_attempts": 3},
     }  # fmt: skip

@@ -94,6 +94,12 @@ def test_an_option_of_a_role_is_checked_like_any_setting(run: Callable[..., Any]
     assert "--grace-sec: " in result.stderr
 
 
+def test_a_worker_without_any_slot_is_refused(run: Callable[..., Any]) -> None:
+    result = run("worker", "--slots", "0", "--long-slots", "0")
+    assert result.exit_code == 2
+    assert "worker_slots: 0, as is worker_long_slots" in result.stderr
+
+
 def test_without_an_address_a_client_command_says_how_to_give_one(run: Callable[..., Any]) -> None:
     result = run("workers")
     assert result.exit_code == 2

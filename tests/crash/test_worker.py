@@ -95,6 +95,7 @@ async def test_a_worker_killed_within_a_request_leaves_the_run_to_another(
 
 
 async def test_a_worker_that_slept_through_its_lease_cannot_settle(cluster: Cluster) -> None:
+    """LSE-02."""
     cluster.receiver.answer("/", Answer(hold=True), 200)
     _, _, sleeper = await cluster.start("api", "scheduler", "worker")
     job = await cluster.post()
@@ -109,6 +110,7 @@ async def test_a_worker_that_slept_through_its_lease_cannot_settle(cluster: Clus
     assert before == await history(cluster, job) == "1 1 LEASE_EXPIRED, 2 2 SUCCESS"
     first, second = cluster.receiver.requests
     assert first["webhook-id"] == second["webhook-id"]
+    assert (first.attempt, second.attempt) == (1, 2)
     await sleeper.ready()
     await assert_good(cluster)
 

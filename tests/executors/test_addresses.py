@@ -182,6 +182,7 @@ def test_the_final_address_is_judged_once_more_just_before_it_is_connected() -> 
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (PUBLIC, 80)), allow_private=False
     ) as made:
         assert made.family is socket.AF_INET
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
 
 async def test_a_name_is_looked_up_once_for_all_who_ask_and_remembered_for_a_short_time(

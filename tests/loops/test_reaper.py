@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from noonday.domain.model import RetryPolicy, RunKey
+from noonday.domain.model import LANES, RetryPolicy, RunKey
 from noonday.loops import reaper as module
 from noonday.loops.reaper import Reaper
 from noonday.store import Store, workers
@@ -96,6 +96,17 @@ async def test_a_job_that_cannot_be_read_does_not_keep_others_from_being_reaped(
     store.now = EXPIRED_AT
     assert await parts.reaper().tick() == 3
     assert await states(store) == [("READY", 1, 1)] * 3
+
+
+async def test_every_lane_is_looked_after(store: Store, parts: Parts) -> None:
+    store.now = T
+    async with store.transaction() as tx:
+        for lane in LANES:
+            await seeds.ready(tx, lane=lane)
+            assert len(await seeds.claim(tx, lane=lane)) == 1
+    store.now = EXPIRED_AT
+    assert await parts.reaper().tick() == len(LANES)
+    assert await states(store) == [("READY", 1, 1)] * len(LANES)
 
 
 async def test_more_than_a_batch_is_reaped_by_several_ticks(

@@ -454,7 +454,7 @@ async def test_a_lease_is_extended_when_a_third_of_it_has_passed(
     store.now = T + 21 * SECOND
     await worker.beat()
     assert await locked_until(store) == T + 60 * SECOND, "not yet"
-    backdate(worker, 21)
+    backdate(worker, 25)
     await worker.beat()
     assert await locked_until(store) == T + 81 * SECOND
     store.now = T + 22 * SECOND
@@ -480,7 +480,7 @@ async def test_an_attempt_whose_lease_is_somebody_elses_is_stopped_and_settles_n
     await eventually(lambda: executor.attempts)
     store.now = T + 61 * SECOND
     assert await parts.reaper().tick() == 1
-    backdate(worker, 21)
+    backdate(worker, 25)
     await worker.beat()
     await landed(worker)
     assert len(executor.cancelled) == 1

@@ -144,6 +144,8 @@ async def executions(store: Store, run: RunKey) -> list[str]:
 async def test_a_result_and_the_reaper_do_not_both_end_a_lease(
     store: Store, every_order: EveryOrder
 ) -> None:
+    """LSE-01."""
+
     async def prepare() -> Plan:
         run = await leased(store)
         return {"worker": [at(TOO_LATE, settling(seeds.held(run)))], "reaper": reaping()}
@@ -165,6 +167,40 @@ async def test_a_result_and_the_reaper_do_not_both_end_a_lease(
             )  # fmt: skip
         seen.add(bool(completed))
     assert seen == {True, False}
+
+
+@pytest.mark.parametrize("meanwhile", ["completed", "extended", "claimed again"])
+async def test_a_reaper_that_acts_on_what_it_read_long_ago_changes_nothing(
+    store: Store, meanwhile: str
+) -> None:
+    """LSE-01: what it read was not locked, as after a failover or a pause between two steps."""
+    run = await leased(store)
+    reaper, now = Reaping(), Reaping()
+    async with store.transaction() as tx:
+        await at(TOO_LATE, reaper.read)(tx)
+    async with store.transaction() as tx:
+        if meanwhile == "completed":
+            assert await settling(seeds.held(run))(tx)
+        elif meanwhile == "extended":
+            await tx.execute("UPDATE runs SET locked_until = $1", TOO_LATE + timedelta(seconds=60))
+        else:
+            assert await at(TOO_LATE, now.both)(tx)
+            tx.now = TOO_LATE
+            assert len(await seeds.claim(tx, worker=OTHER_WORKER)) == 1
+    before = await everything(store)
+    async with store.transaction() as tx:
+        assert await at(TOO_LATE, reaper.write)(tx) == set()
+    assert await everything(store) == before
+
+
+async def everything(store: Store) -> list[str]:
+    """All that is known of runs, as text."""
+    tables = ("runs", "occurrences", "executions", "dead_letters")
+    async with store.transaction() as tx:
+        return [
+            str(await tx.value(f"SELECT json_agg(t ORDER BY t::text)::text FROM {table} AS t"))
+            for table in tables
+        ]
 
 
 async def test_a_reaper_that_gives_up_leaves_the_lease_to_its_holder(

@@ -12,7 +12,15 @@ from msgspec import UNSET, Meta, Raw
 from noonday.api.checks import check_job, duration
 from noonday.api.reading import Fault, Faults, read, read_quickly, read_slowly
 from noonday.api.wire import CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
-from noonday.domain.model import Cron, HttpTarget, Interval, Once, RetryPolicy, Schedule
+from noonday.domain.model import (
+    Cron,
+    HttpTarget,
+    Interval,
+    Once,
+    RetryPolicy,
+    Schedule,
+    lane_for,
+)
 from noonday.domain.target import WEB_PORTS, Endpoint, carries_credentials
 
 MOST_JOBS: Final = 1_000
@@ -110,7 +118,7 @@ def _request(body: JobBody, endpoint: Endpoint) -> JobRequest:
         payload=payload,
         content_type=content_type,
         priority=body.priority,
-        lane=body.lane,
+        lane=lane_for(target.timeout_sec) if body.lane is UNSET else body.lane,
         lease_sec=body.lease_sec,
         retry_policy=RetryPolicy(
             policy.max_attempts, policy.base_sec, policy.factor, policy.cap_sec, policy.max_age_sec

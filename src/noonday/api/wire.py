@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from noonday.api.shapes import LATER
-from noonday.domain.model import Cron, HttpTarget, RetryPolicy
+from noonday.domain.model import LONG_TIMEOUT_SEC, Cron, HttpTarget, RetryPolicy
 from noonday.domain.schedule import LONGEST_SEC
 
 DAY_SEC: Final = 86_400
@@ -177,7 +177,7 @@ class HttpBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = {}
     timeout_sec: Annotated[
-        float, Meta(ge=0.1, le=3600, description="An attempt that takes longer has failed.")
+        float, Meta(ge=0.1, le=DAY_SEC, description="An attempt that takes longer has failed.")
     ] = HttpTarget("").timeout_sec
 
 
@@ -239,7 +239,17 @@ class JobBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         | UnsetType
     ) = UNSET
     priority: Annotated[int, Meta(ge=0, le=9, description="0 is the most urgent.")] = 5
-    lane: Annotated[Literal["default"], _later("The stream of runs it joins.", str)] = "default"
+    lane: (
+        Annotated[
+            Literal["default", "long"],
+            _later(
+                "The stream of runs it joins; each has worker slots of its own. If not given, "
+                f"`long` when `timeout_sec` is more than {LONG_TIMEOUT_SEC:.0f}, else `default`.",
+                str,
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     retry_policy: RetryBody = RetryBody()
     lease_sec: Annotated[
         int,

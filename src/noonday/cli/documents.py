@@ -33,6 +33,7 @@ class Wishes:
     priority: int | None = None
     on_unknown: str | None = None
     cancel_url: str | None = None
+    lane: str | None = None
     labels: list[str] | None = None
 
 
@@ -58,6 +59,7 @@ def job_document(wishes: Wishes, file: Path | None) -> dict[str, Any] | bytes:
         "priority": wishes.priority,
         "on_unknown": wishes.on_unknown,
         "cancel_url": wishes.cancel_url,
+        "lane": wishes.lane,
         "labels": _pairs("--label", wishes.labels, "="),
         "retry_policy": None if attempts is None else {"max_attempts": attempts},
         **_payload(wishes.payload),

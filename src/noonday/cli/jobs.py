@@ -69,6 +69,10 @@ def create(
     cancel_url: Annotated[
         str | None, typer.Option(help="Called when a request is cut off by a cancellation.")
     ] = None,
+    lane: Annotated[
+        str | None,
+        typer.Option(help="default or long. [default: long if --timeout-sec is above 120]"),
+    ] = None,
     label: Annotated[list[str] | None, typer.Option(help="'key=value', may be repeated.")] = None,
     idempotency_key: Annotated[
         str | None,
@@ -94,7 +98,7 @@ def create(
         target=target, name=name, at=at, delay=delay, cron=cron, timezone=timezone, every=every,
         overlap=overlap, jitter_sec=jitter_sec, method=method, headers=header,
         timeout_sec=timeout_sec, payload=payload, max_attempts=max_attempts, priority=priority,
-        on_unknown=on_unknown, cancel_url=cancel_url, labels=label,
+        on_unknown=on_unknown, cancel_url=cancel_url, lane=lane, labels=label,
     )  # fmt: skip
     document = job_document(wishes, file)
     with connect(config, url, key) as noonday:

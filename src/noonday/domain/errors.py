@@ -9,6 +9,7 @@
     │   └── CommitUnknown      the answer to COMMIT was lost: look before answering
     ├── UnsafeDatabase         fsync or full_page_writes is off
     ├── SchemaMismatch         the database's migrations are not the ones of this release
+    ├── NoRoom                 the settings ask for more than machine or database will give
     ├── BlobMissing            a payload's reference leads nowhere
     └── SecretUnreadable       a stored secret does not open with the key at hand
 
@@ -49,6 +50,10 @@ class UnsafeDatabase(NoondayError):
 
 class SchemaMismatch(NoondayError):
     """The database's migrations are not the ones this release was built for."""
+
+
+class NoRoom(NoondayError):
+    """The settings ask for more than this machine or this database will give."""
 
 
 class BlobMissing(NoondayError):

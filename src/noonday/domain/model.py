@@ -20,7 +20,12 @@ PRIORITIES: Final = range(10)
 LANES: Final = ("default", "long")
 """The streams of runs that there are; each is claimed and reaped on its own."""
 LONG_TIMEOUT_SEC: Final = 120.0
-"""A job that lets an attempt take longer belongs to the lane ``long``, unless it names one."""
+"""A job whose attempts may take longer belongs to the lane ``long``, unless it names one."""
+
+
+def lane_for(timeout_sec: float) -> str:
+    """The lane of a job that names none, by how long one attempt may take."""
+    return "long" if timeout_sec > LONG_TIMEOUT_SEC else "default"
 
 
 def shard_of(job_id: UUID) -> int:

@@ -25,6 +25,14 @@ KEPT_NAMES: Final = 10_000
 AT_ONCE: Final = 64
 AT_ONCE_PER_DOMAIN: Final = 4
 
+KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 60),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 15),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
+)
+"""Seconds of silence before a peer is asked whether it is there, then how often, how many times."""
+
 GetAddrInfo = Callable[..., list[Any]]
 
 
@@ -42,7 +50,13 @@ def guarded_socket(info: AddrInfoType, *, allow_private: bool) -> socket.socket:
     """A socket for exactly this address, judged in the last moment before it is connected."""
     family, kind, protocol, _, address = info
     guard(address[0], allow_private=allow_private)
-    return socket.socket(family, kind, protocol)
+    made = socket.socket(family, kind, protocol)
+    # An attempt may take a day: who is gone is noticed in two minutes, and who only translates
+    # addresses on the way does not forget the connection.
+    for level, name, value in KEEPALIVE:
+        if hasattr(socket, name):
+            made.setsockopt(level, getattr(socket, name), value)
+    return made
 
 
 class _Lookup:

@@ -18,6 +18,10 @@ MARGIN: Final = 0.2
 """The part of a lease before whose end we give up, lest somebody else begins meanwhile."""
 
 
+BEAT_SEC: Final = 0.5
+"""How often a worker looks after its leases."""
+
+
 class Flight:
     """Bookkeeping of one attempt. All times are of the monotonic clock, in seconds."""
 
@@ -65,10 +69,21 @@ class Flight:
             return False
         return time.monotonic() - self.extended > self.lease_sec / 3
 
+    def presses(self) -> bool:
+        """Whether a heartbeat that it wants can wait no longer for others to go with it: for a
+        twelfth of the lease, a beat included."""
+        patience = max(self.lease_sec / 12 - BEAT_SEC, 0.0)
+        return time.monotonic() - self.extended > self.lease_sec / 3 + patience
+
+    @property
+    def trusted_until(self) -> float:
+        """When we give up, unless an extension is confirmed before."""
+        return self.extended + self.lease_sec * (1 - MARGIN)
+
     def watch(self, overdue: Callable[[Flight], None]) -> None:
         """Call ``overdue`` when the lease may be somebody else's soon, since no extension was
         confirmed. A timer of its own sees to that: nothing that hangs can hold it up."""
-        left = self.extended + self.lease_sec * (1 - MARGIN) - time.monotonic()
+        left = self.trusted_until - time.monotonic()
         if left <= 0:
             overdue(self)
         else:

@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from noonday.domain import lifecycle
-from noonday.domain.errors import BlobMissing, CommitUnknown, SecretUnreadable, StoreUnavailable
+from noonday.domain.errors import BlobMissing, SecretUnreadable, StoreUnavailable
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
     EPOCH,
@@ -64,6 +64,9 @@ OVERTIME_SEC: Final = 2.0
 """An executor that does not keep its own deadline is cut off this much later."""
 STOPPED_AT_ONCE: Final = 1_000
 """Runs that a worker is told to cut off in one beat; the others come with the next ones."""
+HEARTBEATS: Final = 10_000
+"""Most leases that one statement extends; fewer for a time when that took too long."""
+FEWEST_HEARTBEATS: Final = 500
 CANCEL_SEC: Final = 5.0
 """How long an executor may take to let go of an attempt that is stopped."""
 LOST_AT_SHUTDOWN: Final = "the worker was stopped"
@@ -107,6 +110,8 @@ class Worker:
         self._unsettled: list[tuple[Flight, Outcome]] = []
         self._stopping = False
         self._reported_at = 0.0
+        self._mute = False
+        self._at_once = HEARTBEATS
         self.wake_claim: Callable[[str], None] = _nobody
         """Called with a lane when slots of it have become free while more of its runs wait."""
         self.wake_settle: Callable[[], None] = _nobody
@@ -123,7 +128,8 @@ class Worker:
         return started
 
     async def _fill(self, pool: Pool) -> int:
-        if self._stopping or len(self._unsettled) >= UNSETTLED:
+        # (Mute: a lease that cannot be extended would end as one more attempt.)
+        if self._stopping or self._mute or len(self._unsettled) >= UNSETTLED:
             return 0
         if pool.in_doubt:
             await self._let_go_of_unknown(pool)
@@ -319,14 +325,19 @@ class Worker:
     # --- heartbeat ------------------------------------------------------------------------
 
     async def beat(self) -> int:
-        """Extend the leases of which a third has passed; abort what is held no longer, or is to
-        be cut off."""
-        await self._report()
+        """Extend leases of which a third has passed, all together; abort what is held no longer,
+        or is to be cut off.
+
+        Until this succeeds again after a failure, nothing is claimed.
+        """
+        wanted = [flight for flight in self._flights.values() if flight.wants_heartbeat()]
+        if any(flight.presses() for flight in wanted):
+            await self._extend_all(sorted(wanted, key=lambda flight: flight.trusted_until))
         if self._flights:
             await self._heed()
-        wanted = [flight for flight in self._flights.values() if flight.wants_heartbeat()]
-        if wanted:
-            await self._extend(wanted)
+        await self._report()
+        for pool in self.pools.values():
+            self._metrics.slots_stand_at(pool.lane, pool.slots, pool.busy)
         return 0
 
     async def _heed(self) -> None:
@@ -342,23 +353,32 @@ class Worker:
             if flight is not None:
                 flight.cut_off(one)
 
-    async def _extend(self, wanted: Sequence[Flight]) -> None:
+    async def _extend_all(self, wanted: Sequence[Flight]) -> None:
+        """In one statement, unless that has proven to be more than the database does in time."""
+        for start in range(0, len(wanted), self._at_once):
+            if not await self._extend(wanted[start : start + self._at_once]):
+                self._at_once = max(self._at_once // 2, FEWEST_HEARTBEATS)
+                return
+        self._at_once = min(self._at_once * 2, HEARTBEATS)
+
+    async def _extend(self, wanted: Sequence[Flight]) -> bool:
         asked = time.monotonic()
         try:
             async with self._beat_store.transaction() as tx:
                 extended = await runs.heartbeat(
                     tx, [(flight.held, flight.lease_sec) for flight in wanted]
                 )
-        except CommitUnknown:
-            return
         except StoreUnavailable as error:
-            log.warning("heartbeat.failed", error=str(error))
-            return
+            self._mute = True
+            log.warning("heartbeat.failed", error=str(error), count=len(wanted))
+            return False
+        self._mute = False
         for flight in wanted:
             if flight.held in extended:
                 flight.extend(asked)
             elif flight.held in self._flights and not flight.landed:
                 self._lose(flight, "somebody else holds it, or it has ended")
+        return True
 
     def _overdue(self, flight: Flight) -> None:
         self._lose(flight, "no confirmed heartbeat")
@@ -384,8 +404,10 @@ class Worker:
                     granted=self._granted, stopping=self._stopping,
                 )  # fmt: skip
         except StoreUnavailable as error:
+            self._mute = True
             log.warning("report.failed", error=str(error))
             return
+        self._mute = False
         self._reported_at = time.monotonic()
 
     # --- shutdown -------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How much stands in each lane: one query, for the metrics of one process."""
+"""How much there is: in each lane, for the metrics of one process; and of connections."""
 
 from __future__ import annotations
 
@@ -21,3 +21,17 @@ GROUP BY lane
 async def lanes(tx: Tx) -> list[Row]:
     """Depth and oldest runnable age of each lane that has unfinished runs."""
     return await tx.rows(LANES, tx.now)
+
+
+# (`reserved_connections` came with Postgres 16.)
+CONNECTIONS: Final = """
+SELECT current_setting('max_connections')::int
+     - current_setting('superuser_reserved_connections')::int
+     - coalesce(current_setting('reserved_connections', true), '0')::int
+"""
+
+
+async def connections(tx: Tx) -> int:
+    """How many connections the database gives in all to those who are not superusers."""
+    count: int = await tx.value(CONNECTIONS)
+    return count

@@ -37,7 +37,7 @@ def notice(alerts: Sequence[Alert]) -> dict[str, Any]:
     """The body that tells of ``alerts``, firing and resolved ones together."""
     told = [_told(alert) for alert in alerts]
     firing = any(alert.state is AlertState.FIRING for alert in alerts)
-    common = dict(set.intersection(*(set(one["labels"].items()) for one in told)))
+    common = dict(sorted(set.intersection(*(set(one["labels"].items()) for one in told))))
     return {
         "version": "4",
         "groupKey": "noonday",

@@ -21,6 +21,7 @@ import pytest
 from noonday.api.app import ROUTES
 from noonday.api.schemas import JobRequest, read_job
 from noonday.domain import schedule
+from noonday.domain.alerts import RULES
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import Cron
 from noonday.settings import Retention, Settings
@@ -145,6 +146,15 @@ def test_every_variable_that_a_page_names_is_a_setting() -> None:
 def test_the_settings_of_the_role_are_the_ones_it_is_given() -> None:
     listed = rows("operate.md", "setting of the role", "value")
     assert {codes(name)[0]: codes(value)[0] for name, value in listed} == ROLE_SETTINGS
+
+
+def test_every_alert_has_its_section_and_its_severity() -> None:
+    sections = re.findall(
+        r"^### `(\w+)`\n\n(Critical|Warning)(?:, by (\w+))?\.", page("operate.md"), re.M
+    )
+    assert {(name, severity.lower(), label or None) for name, severity, label in sections} == {
+        (name, rule.severity, rule.label) for name, rule in RULES.items()
+    }
 
 
 def test_every_metric_is_listed_and_no_other_is() -> None:

@@ -140,6 +140,10 @@ def test_variables_that_a_container_platform_adds_for_a_service_are_not_ours(her
         ('database_direct_url = "postgresql://x"', "database_direct_url: "),
         ('database_url = "postgresql://x"\npgbouncer = true', "pgbouncer: "),
         ('url = "localhost:80"', "url: "),
+        ('alert_url = "localhost:80"', "alert_url: "),
+        ('alert_authorization = "Bearer x"', "alert_authorization: "),
+        ('lane_objectives = ["batch"]', "lane_objectives"),
+        ('lane_objectives = ["batch=0"]', "lane_objectives"),
     ],
 )
 def test_a_wrong_value_in_the_file_is_a_fault_of_its_key(here: Path, text: str, says: str) -> None:
@@ -158,9 +162,20 @@ def test_no_secret_is_shown_in_a_fault_or_in_the_settings_themselves(here: Path)
         None, {"NOONDAY_DATABASE_URL": "http://u:geheim@db/x", "NOONDAY_API_KEY": "nd_geheim"}
     )
     assert "geheim" not in str(faults)
-    settings = Settings(database_url="postgresql://u:geheim@db/x", api_key="nd_geheim")
+    settings = Settings(
+        database_url="postgresql://u:geheim@db/x",
+        api_key="nd_geheim",
+        alert_url="https://chat.example/geheim",
+        alert_authorization="Bearer geheim",
+    )
     assert "geheim" not in repr(settings)
     assert "geheim" not in str(settings)
+
+
+def test_a_lane_may_have_an_objective_of_its_own(here: Path) -> None:
+    settings = load(None, {"NOONDAY_LANE_OBJECTIVES": "batch=3600, critical=5"})
+    lanes = ("critical", "default", "batch")
+    assert [settings.objective_of(lane) for lane in lanes] == [5, 60, 3600]
 
 
 def test_address_and_key_for_client_commands_are_kept_for_their_owner_alone(here: Path) -> None:

@@ -298,6 +298,10 @@ class Service(Resource[_D_co, _I_co]):
         """The slices of timers and who owns each."""
         return self._pages(_read("/v1/shards"))
 
+    def alerts(self) -> _I_co:
+        """What is wrong with the service, or was lately; what fires comes first."""
+        return self._pages(_read("/v1/alerts"))
+
     def audit(self, **filters: Any) -> _I_co:
         """What people and programs changed, newest first."""
         return self._pages(_read("/v1/audit", filters))

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID, uuid4
@@ -28,17 +29,20 @@ from noonday.api import admin_port
 from noonday.api.app import create_app
 from noonday.api.context import AppContext
 from noonday.domain.errors import NoondayError, NoRoom, SecretUnreadable, StoreUnavailable
-from noonday.domain.model import LANES, HttpTarget
+from noonday.domain.model import LANES, HttpTarget, Reason
 from noonday.domain.roles import Role
 from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, find_binaries, running_dsn
 from noonday.executors.http import HttpExecutor
+from noonday.executors.posting import Poster
 from noonday.loops import Loop
+from noonday.loops.alerts import Alerts
 from noonday.loops.flight import BEAT_SEC
 from noonday.loops.janitor import Janitor
 from noonday.loops.operations import Operations
 from noonday.loops.reaper import Reaper
 from noonday.loops.retries import Retries
 from noonday.loops.scheduler import Scheduler
+from noonday.loops.vitals import Reporter
 from noonday.loops.worker import Worker
 from noonday.settings import Settings
 from noonday.store import Store, Tx, api_keys, audit, gauges, migrate, tenants, workers
@@ -51,6 +55,7 @@ from noonday.telemetry import Depth, Metrics, configure_logs
 
 WAIT_FOR_DATABASE_SEC: Final = 30.0
 GAUGES_SEC: Final = 5.0
+ALERTS_SEC: Final = 5.0
 REPORT_SEC: Final = 2.0
 SPARE_FILES: Final = 128
 """Open files of a worker beside its slots and pool: logs, blobs, connections just left idle."""
@@ -91,6 +96,10 @@ class Node:
         self.stack.callback(blobs.close)
         return blobs
 
+    def stalled(self) -> dict[str, bool]:
+        """Each loop, and whether it has not ticked well lately."""
+        return {loop.name: not loop.is_ticking() for loop in self.loops}
+
     async def checks(self) -> dict[str, str | None]:
         """What readiness consists of: None is well, text says what is wrong."""
         found: dict[str, str | None] = {"database": None}
@@ -99,8 +108,8 @@ class Node:
                 await tx.value("SELECT 1")
         except (StoreUnavailable, TimeoutError) as error:
             found["database"] = str(error) or "no answer"
-        for loop in self.loops:
-            found[f"loop {loop.name}"] = None if loop.is_ticking() else "has not ticked lately"
+        for name, stalled in self.stalled().items():
+            found[f"loop {name}"] = "has not ticked lately" if stalled else None
         return found
 
 
@@ -147,6 +156,23 @@ async def scheduler(node: Node) -> None:
     janitor = Janitor(store, node.blobs(), kept, metrics, leads=lambda: 0 in part.epochs)
     node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for)
     node.loop("gauges", _gauges(node), pause_sec=GAUGES_SEC, steady=True)
+    _alerts(node, leads=lambda: 0 in part.epochs)
+
+
+def _alerts(node: Node, leads: Callable[[], bool]) -> None:
+    settings = node.settings
+    url = settings.alert_url
+    alerts = Alerts(
+        node.store,
+        node.metrics,
+        Poster(url, settings.alert_authorization) if url is not None else None,
+        objective=settings.objective_of,
+        repeat=timedelta(seconds=settings.alert_repeat_sec),
+        leads=leads,
+    )
+    tell = node.loop("alert notices", alerts.tell, pause_sec=ALERTS_SEC, steady=True)
+    alerts.wake_tell = tell.wake
+    node.loop("alerts", alerts.tick, pause_sec=ALERTS_SEC, steady=True)
 
 
 async def worker(node: Node) -> None:
@@ -236,6 +262,7 @@ async def _run(
         admin = admin_socket or listening.bind(settings.host, settings.admin_port)
         node = await _node(role, settings, stack, admin, api_socket, stop)
         await ROLES[role](node)
+        _watch(node)
         sender = asyncio.create_task(node.wakeups.run())
         stack.callback(sender.cancel)
         log.info("process.started", worker=str(node.id), version=__version__)
@@ -243,6 +270,17 @@ async def _run(
         log.info("process.stopping")
     log.info("process.stopped")
     return 0
+
+
+def _watch(node: Node) -> None:
+    """What the process says of itself: to Prometheus, and to whoever evaluates the alerts."""
+    node.metrics.watch_loops(node.stalled)
+
+    def stalled() -> list[str]:
+        return [name for name, is_stalled in node.stalled().items() if is_stalled]
+
+    reporter = Reporter(node.store, node.id, node.metrics, stalled)
+    node.loop("vitals", reporter.tick, pause_sec=ALERTS_SEC, steady=True)
 
 
 def _on_input(stop: asyncio.Event) -> None:
@@ -268,7 +306,9 @@ async def _node(
         await _allow_connections(store, settings.pool_size + BESIDE_POOL)
     for warning in unsafe:
         log.warning("database.unsafe", setting=warning)
-    metrics = Metrics(__version__)
+    metrics = Metrics(__version__, role)
+    for reason in Reason:  # a series that begins above zero has not increased for Prometheus
+        metrics.dead_lettered(reason, 0)
     name = settings.worker_name or f"{host_name()}-{os.getpid()}"
     node = Node(
         role,
@@ -355,7 +395,12 @@ def _gauges(node: Node) -> Callable[[], Awaitable[int]]:
         node.metrics.lanes_stand_at(
             {
                 row["lane"]: Depth(
-                    row["ready"], row["oldest_age_sec"], row["running"], row["past_lease"]
+                    row["ready"],
+                    row["oldest_age_sec"],
+                    row["running"],
+                    row["past_lease"],
+                    row["past_lease_sec"],
+                    node.settings.objective_of(row["lane"]),
                 )
                 for row in rows
             }

@@ -30,7 +30,13 @@ _WebPort = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 _Slots = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 _Days = Annotated[int, msgspec.Meta(ge=1, le=36_500)]
+_Objective = Annotated[str, msgspec.Meta(pattern=r"^[^=\s]+=[1-9][0-9]{0,5}$")]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,63}$")]
+
+
+_SECRET: Final = (
+    "database_url", "database_direct_url", "api_key", "alert_url", "alert_authorization",
+)  # fmt: skip
 
 
 class SettingsError(Exception):
@@ -93,6 +99,17 @@ class Settings(msgspec.Struct, frozen=True):
     secret_key_file: Path | None = None
     """The key that seals stored secrets; none means ``secret.key`` in ``home``."""
 
+    lane_objective_sec: Annotated[float, msgspec.Meta(gt=0, le=604_800)] = 60.0
+    """Seconds that a run may wait although it could be claimed; longer is an alert."""
+    lane_objectives: tuple[_Objective, ...] = ()
+    """Lanes with objectives of their own, in seconds: ``batch=3600``."""
+    alert_url: str | None = None
+    """Where notices of alerts are posted; none means nowhere. Private addresses are allowed."""
+    alert_authorization: str | None = None
+    """The ``Authorization`` header of those notices: ``Bearer …``."""
+    alert_repeat_sec: Annotated[int, msgspec.Meta(ge=60, le=604_800)] = 3_600
+    """Seconds after which a notice of an alert that still fires is repeated."""
+
     worker_slots: _Slots = 64
     """Attempts of the lane ``default`` that one worker process carries out at the same time; 0
     leaves the lane to others."""
@@ -137,10 +154,15 @@ class Settings(msgspec.Struct, frozen=True):
         """Where ``init`` and ``up`` leave address and key for client commands."""
         return self.home / "cli.json"
 
+    def objective_of(self, lane: str) -> float:
+        """How many seconds runs of ``lane`` may wait."""
+        own = dict(entry.split("=") for entry in self.lane_objectives)
+        return float(own.get(lane, self.lane_objective_sec))
+
     def __repr__(self) -> str:
         """All settings, credentials left out."""
         shown = msgspec.structs.asdict(self)
-        for name in ("database_url", "database_direct_url", "api_key"):
+        for name in _SECRET:
             shown[name] = None if shown[name] is None else "…"
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
@@ -336,8 +358,12 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         url = getattr(settings, name)
         if url is not None and not url.startswith(("postgresql://", "postgres://")):
             yield f"{name}: has to begin with postgresql://"
-    if settings.url is not None and not settings.url.startswith(("http://", "https://")):
-        yield "url: has to begin with http:// or https://"
+    for name in ("url", "alert_url"):
+        url = getattr(settings, name)
+        if url is not None and not url.startswith(("http://", "https://")):
+            yield f"{name}: has to begin with http:// or https://"
+    if settings.alert_authorization is not None and settings.alert_url is None:
+        yield "alert_authorization: goes with alert_url, which is not set"
     if settings.database_direct_url is not None and settings.database_url is None:
         yield "database_direct_url: goes with database_url, which is not set"
     if settings.pgbouncer and settings.database_direct_url is None:

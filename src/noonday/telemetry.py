@@ -11,7 +11,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Generic, NamedTuple, TextIO, TypeVar
 
@@ -21,6 +21,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 # --- Logs -------------------------------------------------------------------------------------
@@ -30,7 +31,7 @@ _WHO: Final = {"role", "worker", "host", "pid", "version", "address"}
 _WHAT: Final = {
     *("job_id", "run_id", "occurrence_at", "attempt", "lease_version", "tenant", "lane"),
     *("shard", "epoch", "loop", "key_id", "target_host", "partition", "migration", "file"),
-    *("request_id", "method", "route", "setting", "signal", "operation"),
+    *("request_id", "method", "route", "setting", "signal", "operation", "alert", "subject"),
 }
 _OUTCOME: Final = {"outcome", "reason", "error", "status", "http_status", "retry_at"}
 _HOW_MUCH: Final = {
@@ -152,6 +153,12 @@ _WAIT_SEC: Final = (
 )
 _BATCH: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 
+CAUSES: Final = (
+    "lease_expired", "interrupted", "lost_answer", "failed_answer", "replay", "unexplained",
+)  # fmt: skip
+"""What explains that a receiver says it had done a run already."""
+UNEXPLAINED: Final = CAUSES[-1]
+
 _M = TypeVar("_M", Counter, Gauge, Histogram)
 
 
@@ -165,22 +172,39 @@ class Depth(NamedTuple):
     running: int = 0
     past_lease: int = 0
     """Runs still RUNNING although their lease has expired: the reaper's work."""
+    past_lease_sec: float = 0.0
+    """How long the lease that expired first has been over; 0 when none is."""
+    objective_sec: float = 60.0
+    """How long runs may wait, as the operator wishes."""
+
+
+class Totals(NamedTuple):
+    """What some counters stand at: what a process says of itself is made from two of these."""
+
+    leases_expired: float = 0
+    successes: float = 0
+    unexplained: float = 0
+    loop_errors: Mapping[str, float] = {}
+    ticks: Sequence[tuple[float, float]] = ()
+    """The scheduler's ticks: upper bounds in seconds, and cumulative counts."""
 
 
 class Metrics:
     """The metrics of one process, on a registry of their own; its methods name what happened."""
 
-    def __init__(self, version: str = "") -> None:
+    def __init__(self, version: str = "", role: str = "") -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry(auto_describe=False)
         prometheus_client.ProcessCollector(registry=self._registry)
-        build = GaugeMetricFamily("noonday_build_info", "The release", labels=["version"])
-        build.add_metric([version], 1)
+        build = GaugeMetricFamily("noonday_build_info", "The release", labels=["version", "role"])
+        build.add_metric([version, role], 1)
         self._registry.register(_Fixed(build))
         self._lanes = _Lanes()
         self._registry.register(self._lanes)
         self._tenants = _Tenants(TOP_TENANTS)
         self._registry.register(self._tenants)
+        self._standing = _Standing()
+        self._registry.register(self._standing)
 
         self._jobs_accepted = self._counter("jobs_accepted", "Jobs answered with 202")
         self._jobs_suspended = self._counter(
@@ -202,9 +226,15 @@ class Metrics:
         self._stale_settles = self._counter(
             "stale_settles", "Results refused because the lease was lost"
         )
-        self._duplicates = self._counter(
+        self._suspected = self._counter(
             "suspected_duplicates", "Attempts that a receiver may have seen twice"
         )
+        self._duplicates = _Bound(
+            self._counter("duplicates", "Runs that a receiver had done already, by cause", "cause"),
+            len(CAUSES),
+        )
+        for cause in CAUSES:  # a series that begins above zero has not increased for Prometheus
+            self._duplicates(cause)
         self._stragglers = _Bound(
             self._counter("floor_stragglers", "Rows found below a floor, by table", "table"), 8
         )
@@ -229,6 +259,12 @@ class Metrics:
         )
         self._loop_errors = _Bound(
             self._counter("loop_errors", "Ticks that failed, by loop", "loop"), 32
+        )
+        self._shards_owned = Gauge(
+            "noonday_shards_owned", "Shards of timers it owns", registry=self._registry
+        )
+        self._notices = _Bound(
+            self._counter("alert_notices", "Notices posted, by what came of it", "outcome"), 4
         )
         self._requests = _Bound(
             self._counter(
@@ -309,7 +345,11 @@ class Metrics:
 
     def suspected_duplicate(self, count: int = 1) -> None:
         """An attempt that may have had its effect is followed by another."""
-        self._duplicates.inc(count)
+        self._suspected.inc(count)
+
+    def duplicate(self, cause: str, count: int = 1) -> None:
+        """A receiver said that it had done this run already. ``cause`` is one of ``CAUSES``."""
+        self._duplicates(cause if cause in CAUSES else UNEXPLAINED).inc(count)
 
     def slots_stand_at(self, lane: str, slots: int, busy: int) -> None:
         """How many slots this worker has for a lane, and in how many an attempt runs."""
@@ -335,6 +375,18 @@ class Metrics:
         """A loop's tick raised an error."""
         self._loop_errors(loop).inc()
 
+    def watch_loops(self, stalled: Callable[[], Mapping[str, bool]]) -> None:
+        """``stalled`` says, when the metrics are read, which loops have not ticked well lately."""
+        self._standing.stalled = stalled
+
+    def shards_owned(self, count: int) -> None:
+        """A scheduler owns ``count`` shards now."""
+        self._shards_owned.set(count)
+
+    def told(self, outcome: str) -> None:
+        """A notice of alerts was ``sent``, or ``failed`` to be."""
+        self._notices(outcome).inc()
+
     def requested(self, route: str, method: str, status: int, took_sec: float) -> None:
         """A request was answered. ``route`` is its path template, never the path itself."""
         self._requests(route, method if method in _METHODS else OTHER, str(status)).inc()
@@ -345,12 +397,37 @@ class Metrics:
         self._lanes.depths = dict(depths)
         self._lanes.read_at = time.monotonic()
 
+    def totals(self) -> Totals:
+        """What the counters stand at that alerts are made from."""
+        errors = {
+            sample.labels["loop"]: sample.value for sample in _samples(self._loop_errors.metric)
+        }
+        successes = (s for s in _samples(self._outcomes.metric) if s.labels["outcome"] == "success")
+        unexplained = (
+            s for s in _samples(self._duplicates.metric) if s.labels["cause"] == UNEXPLAINED
+        )
+        return Totals(
+            sum(sample.value for sample in _samples(self._leases_expired)),
+            sum(sample.value for sample in successes),
+            sum(sample.value for sample in unexplained),
+            errors,
+            [
+                (float(sample.labels["le"]), sample.value)
+                for sample in _samples(self._ticks.metric)
+                if sample.name.endswith("_bucket") and sample.labels["loop"] == "scheduler"
+            ],
+        )
+
+
+def _samples(metric: Counter | Histogram) -> list[Sample]:
+    return [sample for family in metric.collect() for sample in family.samples]
+
 
 class _Bound(Generic[_M]):
     """The children of a metric, each made once; beyond ``limit`` of them all are ``other``."""
 
     def __init__(self, metric: _M, limit: int) -> None:
-        self._metric: _M = metric
+        self.metric: _M = metric
         self._limit = limit
         self._children: dict[tuple[str, ...], _M] = {}
 
@@ -359,7 +436,7 @@ class _Bound(Generic[_M]):
         if child is None:
             if len(self._children) >= self._limit:
                 labels = (OTHER,) * len(labels)
-            child = self._children[labels] = self._metric.labels(*labels)
+            child = self._children[labels] = self.metric.labels(*labels)
         return child
 
 
@@ -385,6 +462,10 @@ class _Lanes(Collector):
         )
         yield self._family("running", "Runs under a lease", "running")
         yield self._family("past_lease", "Runs whose lease expired unsettled", "past_lease")
+        yield self._family(
+            "past_lease_seconds", "How long the first of these is over", "past_lease_sec"
+        )
+        yield self._family("objective_seconds", "How long runs may wait", "objective_sec")
         # A gauge that stopped moving looks healthy; its age tells.
         age = time.monotonic() - self.read_at
         yield GaugeMetricFamily("noonday_lane_age_seconds", "Age of the lane gauges", value=age)
@@ -394,6 +475,21 @@ class _Lanes(Collector):
         for lane, depth in self.depths.items():
             family.add_metric([lane], getattr(depth, attribute))
         return family
+
+
+class _Standing(Collector):
+    """Loops that stand still: 1 for each that has not ticked well lately, else 0."""
+
+    def __init__(self) -> None:
+        self.stalled: Callable[[], Mapping[str, bool]] = dict
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "noonday_loop_stalled", "1 when a loop has not ticked well lately", labels=["loop"]
+        )
+        for loop, stalled in self.stalled().items():
+            family.add_metric([loop], int(stalled))
+        yield family
 
 
 class _Count:

@@ -43,4 +43,4 @@ async def test_a_process_is_ready_when_every_check_is_well() -> None:
             assert answer.status == 200
         async with session.get("/metrics") as answer:
             assert answer.headers["content-type"].startswith("text/plain; version=")
-            assert 'noonday_build_info{version="1.2.3"}' in await answer.text()
+            assert 'noonday_build_info{role="",version="1.2.3"}' in await answer.text()

@@ -74,6 +74,7 @@ CASES = {
     "revoke_api_key": Case(missing="0123456789abcdef", tenants=False),
     "list_workers": Case(tenants=False),
     "list_shards": Case(tenants=False),
+    "list_alerts": Case(tenants=False),
     "list_audit": Case(tenants=False),
     "healthz": Case(),
     "openapi": Case(),

@@ -109,6 +109,7 @@ def test_a_command_about_one_thing_shows_it(
         ("keys list", "/v1/api-keys"),
         ("workers", "/v1/workers"),
         ("shards", "/v1/shards"),
+        ("alerts", "/v1/alerts"),
         ("audit", "/v1/audit"),
     ],
 )

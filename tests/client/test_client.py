@@ -259,6 +259,7 @@ def test_every_call_reaches_its_route(server: ScriptedServer, client: Client) ->
         (lambda: client.api_keys.revoke("k"), Answer(), "DELETE /v1/api-keys/k"),
         (lambda: list(client.service.workers()), empty, "GET /v1/workers"),
         (lambda: list(client.service.shards()), empty, "GET /v1/shards"),
+        (lambda: list(client.service.alerts()), empty, "GET /v1/alerts"),
         (lambda: list(client.service.audit()), empty, "GET /v1/audit"),
     ]
     for call, answer, _ in calls:

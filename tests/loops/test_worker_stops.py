@@ -27,7 +27,7 @@ from tests.support import seeds
 from tests.support.holds import eventually
 from tests.support.invariants import broken
 from tests.support.links import Link
-from tests.support.scripted import Hanging, Parts, Scripted, carry_out, landed
+from tests.support.scripted import Hanging, Parts, Scripted, carry_out, counted, landed
 
 
 async def ready(store: Store, **how: object) -> list[RunKey]:
@@ -222,17 +222,22 @@ async def test_a_repeat_that_the_receiver_tells_of_is_explained_by_what_went_bef
         assert await carry_out(parts.worker(Scripted(first))) == 1
         store.now = (await database_now(store)) + timedelta(seconds=5)
         await parts.retries().tick()
-    assert await carry_out(parts.worker(Scripted(DUPLICATE))) == 1
+    worker = parts.worker(Scripted(DUPLICATE))
+    assert await carry_out(worker) == 1
     async with store.transaction() as tx:
         found = await tx.rows("SELECT duplicate_cause FROM executions ORDER BY attempt")
     assert [row["duplicate_cause"] for row in found] == [None, cause]
+    assert counted(worker, "duplicates") == 1
+    assert worker._metrics.totals().unexplained == 0
 
 
 async def test_a_repeat_at_the_first_attempt_is_not_explained(store: Store, parts: Parts) -> None:
     await ready(store)
-    assert await carry_out(parts.worker(Scripted(DUPLICATE))) == 1
+    worker = parts.worker(Scripted(DUPLICATE))
+    assert await carry_out(worker) == 1
     async with store.transaction() as tx:
         assert await tx.value("SELECT duplicate_cause FROM executions") == "unexplained"
+    assert worker._metrics.totals().unexplained == 1
 
 
 @pytest.mark.parametrize(

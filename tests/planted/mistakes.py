@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any
 
@@ -95,7 +95,7 @@ def next_occurrence_from_the_clock() -> None:
 
     def from_now(wanted: Any, after: datetime) -> Any:
         found = interval(wanted, after)
-        late = datetime.now(UTC).microsecond * schedule.MICROSECOND
+        late = timedelta(microseconds=datetime.now(UTC).microsecond)
         return None if found is None else found + late
 
     _replace(schedule, "_next_interval", from_now)

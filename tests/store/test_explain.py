@@ -14,7 +14,18 @@ import noonday.store
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Reason
 from noonday.domain.ranking import AGEING_STEP, Floors
-from noonday.store import Row, Store, Tx, cancels, executions, holds, occurrences, runs, timers
+from noonday.store import (
+    Row,
+    Store,
+    Tx,
+    alerts,
+    cancels,
+    executions,
+    holds,
+    occurrences,
+    runs,
+    timers,
+)
 from noonday.store.cancels import Which
 from noonday.store.runs import Ended
 from noonday.store.settlements import Settlement
@@ -291,6 +302,36 @@ async def test_what_is_on_the_way_of_every_run_uses_its_index_and_its_partition(
         if check is not check_settle:
             with subtests.test(check.__name__):
                 await check(made)
+
+
+OLD_LETTERS = """
+INSERT INTO dead_letters (job_id, occurrence_at, kind, tenant_id, reason, attempts, lease_version,
+                          payload_version, target_host, dead_at)
+SELECT gen_random_uuid(), $1, 0, t.id, 'timeout', 1, 1, 1, 'a.example',
+       $1::timestamptz - n * interval '1 minute'
+FROM tenants AS t, generate_series(1, 5000) AS n
+"""
+TENANTS = """
+INSERT INTO tenants (name, signing_secrets, secrets_rotated_at, created_at)
+SELECT n::text, '{}', $1, $1 FROM generate_series(1, 4) AS n
+"""
+
+
+async def test_counting_the_dead_letters_of_now_does_not_read_those_of_long_ago(
+    store: Store,
+) -> None:
+    async with store.transaction() as tx:
+        await tx.execute(TENANTS, NOW)
+        await tx.execute(OLD_LETTERS, NOW)
+    async with store.direct() as connection:
+        await connection.execute("VACUUM ANALYZE dead_letters, tenants")
+    async with store.transaction() as tx:
+        explaining = ExplainingTx(tx, NOW)
+        (found,) = await alerts.letters(explaining)
+    plan = explaining.plans[alerts.LETTERS]
+    assert found == ("timeout", 4 * 9, [])
+    assert "dead_letters" not in plan.scans
+    assert plan.indexes == {"dead_letters_tenant"}
 
 
 # --- where statistics are behind ---------------------------------------------------------------

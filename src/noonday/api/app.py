@@ -11,11 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
 
-from noonday.api import admin, cancels, dlq, jobs, operations, posting, public, runs
+from noonday.api import admin, alerts, cancels, dlq, jobs, operations, posting, public, runs
 from noonday.api.auth import Gate
 from noonday.api.commits import Commits
 from noonday.api.context import AppContext
 from noonday.api.documents import (
+    AlertDocument,
     ApiKeyDocument,
     AuditDocument,
     BatchAnswer,
@@ -139,6 +140,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/v1/shards", "list_shards", ADMIN, "List shards and who owns them",
           admin.shards_list, Answer(200, "A page.", Page[ShardDocument], _LISTED), None, PAGE,
           (400,)),
+    Route("GET", "/v1/alerts", "list_alerts", ADMIN, "List alerts, those that fire first",
+          alerts.page, Answer(200, "A page.", Page[AlertDocument], _LISTED), None, PAGE, (400,)),
     Route("GET", "/v1/audit", "list_audit", ADMIN, "List changes, newest first",
           admin.audit_page, Answer(200, "A page.", Page[AuditDocument], _LISTED), None, PAGE,
           (400,)),

@@ -380,6 +380,24 @@ class ShardDocument(msgspec.Struct, frozen=True):
     leased_until: Stamp | None
 
 
+class AlertDocument(msgspec.Struct, frozen=True):
+    """Something that is wrong with the service, or was lately."""
+
+    name: str
+    labels: Annotated[dict[str, str], _note("What it is about: a lane, reason, loop or role.")]
+    state: Literal["FIRING", "PENDING", "RESOLVED"]
+    severity: Literal["critical", "warning"]
+    summary: str
+    action: Annotated[str, _note("What to do first.")]
+    runbook: Annotated[str, _note("Where the pages say more.")]
+    value: float
+    samples: Annotated[list[str], _note("Up to three error texts.")]
+    times: Annotated[int, _note("How often it has fired.")]
+    since: Annotated[Stamp, _note("When it came into its state.")]
+    last_sent_at: Annotated[Stamp | None, _note("When a notice of it was last taken.")]
+    unsent_tries: Annotated[int, _note("Tries to post the notice that is due.")]
+
+
 class AuditDocument(msgspec.Struct, frozen=True):
     """One change: who, what, when, and the thing before and after."""
 

@@ -21,6 +21,9 @@ WORKERS: Final = (
     "name", "role", "host", "pid", "slots", "in_flight", "alive", "stopping", "seen_at",
 )  # fmt: skip
 SHARDS: Final = ("shard", "epoch", "owner_id", "leased_until")
+ALERTS: Final = (
+    "state", "name", "labels", "severity", "since", "times", "value", "summary", "samples",
+)  # fmt: skip
 AUDIT: Final = ("at", "actor", "action", "object_type", "object_id", "request_id")
 
 
@@ -158,6 +161,18 @@ def shards(
         show_list(noonday.service.shards(), SHARDS, limit, as_json)
 
 
+def alerts(
+    limit: Limit = 200,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """List what is wrong with the service, or was lately; what fires comes first."""
+    with connect(config, url, key) as noonday:
+        show_list(noonday.service.alerts(), ALERTS, limit, as_json)
+
+
 def audit(
     limit: Limit = 50,
     config: Config = None,
@@ -173,5 +188,6 @@ def audit(
 COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "workers": workers,
     "shards": shards,
+    "alerts": alerts,
     "audit": audit,
 }

@@ -107,6 +107,7 @@ class Scheduler:
             await self._acquire(share - len(owned))
         elif len(owned) > share:
             await self.release(sorted(owned)[share:])
+        self._metrics.shards_owned(len(self.epochs))
         return 0
 
     async def _acquire(self, limit: int) -> None:

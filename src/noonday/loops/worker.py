@@ -317,6 +317,8 @@ class Worker:
         self._flights.pop(flight.held, None)
         if result is True:
             tally.ended(self._metrics, flight.lease, item.transition, item.outcome)
+            if flight.duplicate_cause is not None:
+                self._metrics.duplicate(flight.duplicate_cause)
         elif not (flight.in_doubt and item.transition.execution is None):
             # (What was handed back leaves no trace by which to tell that it was we who did.)
             self._metrics.stale_settle()

@@ -11,7 +11,9 @@ SELECT lane, count(*) FILTER (WHERE ready) AS ready,
        coalesce(extract(epoch FROM max(now - ready_at) FILTER (WHERE ready)), 0)::float8
            AS oldest_age_sec,
        count(*) FILTER (WHERE running) AS running,
-       count(*) FILTER (WHERE running AND locked_until < now) AS past_lease
+       count(*) FILTER (WHERE running AND locked_until < now) AS past_lease,
+       greatest(coalesce(extract(epoch FROM max(now - locked_until) FILTER (WHERE running)), 0),
+                0)::float8 AS past_lease_sec
 FROM (SELECT *, state = 'READY' AND claimable AS ready, state = 'RUNNING' AS running,
              coalesce($1, now()) AS now FROM runs) AS run
 GROUP BY lane

@@ -1,6 +1,35 @@
 -- The tables as all migrations leave them, for reading; `migrations/` says how they come about.
 -- Partitions are not shown. To bring this up to date: python -m tests.support.schema --write
 
+CREATE TABLE alert_checks (
+    only_row   boolean NOT NULL DEFAULT true,
+    checked_at timestamp with time zone NOT NULL,
+    CONSTRAINT alert_checks_pkey PRIMARY KEY (only_row),
+    CONSTRAINT alert_checks_only_row_check CHECK (only_row)
+) WITH (fillfactor=50);
+
+CREATE TABLE alerts (
+    name        text NOT NULL,
+    subject     text NOT NULL,
+    state       text NOT NULL,
+    version     integer NOT NULL DEFAULT 1,
+    since       timestamp with time zone NOT NULL,
+    seen_at     timestamp with time zone NOT NULL,
+    fired_at    timestamp with time zone,
+    resolved_at timestamp with time zone,
+    times       integer NOT NULL DEFAULT 0,
+    value       double precision NOT NULL,
+    samples     text[] NOT NULL,
+    announced   boolean NOT NULL DEFAULT false,
+    tell_at     timestamp with time zone,
+    tries       integer NOT NULL DEFAULT 0,
+    told_at     timestamp with time zone,
+    CONSTRAINT alerts_pkey PRIMARY KEY (name, subject),
+    CONSTRAINT alerts_fired CHECK (((state <> 'FIRING'::text) OR (fired_at IS NOT NULL))),
+    CONSTRAINT alerts_resolved CHECK (((state <> 'RESOLVED'::text) OR (resolved_at IS NOT NULL))),
+    CONSTRAINT alerts_state_check CHECK ((state = ANY (ARRAY['PENDING'::text, 'FIRING'::text, 'RESOLVED'::text])))
+) WITH (fillfactor=50);
+
 CREATE TABLE api_keys (
     id          text NOT NULL,
     tenant_id   integer NOT NULL,
@@ -325,5 +354,6 @@ CREATE TABLE workers (
     stopping   boolean NOT NULL DEFAULT false,
     started_at timestamp with time zone NOT NULL,
     seen_at    timestamp with time zone NOT NULL,
+    vitals     json,
     CONSTRAINT workers_pkey PRIMARY KEY (id)
 ) WITH (fillfactor=50);

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from noonday.domain.vitals import Vitals
 from noonday.store import Row, Tx
 from noonday.store.connections import host_name
 
@@ -75,6 +76,37 @@ async def alive(tx: Tx, role: str, within: timedelta = ALIVE) -> int:
     """How many processes of a role were seen within that time and are not about to stop."""
     count: int = await tx.value(COUNT, role, tx.now, within)
     return count
+
+
+NOTE_VITALS: Final = "UPDATE workers SET vitals = $2 WHERE id = $1"
+
+
+async def note_vitals(tx: Tx, worker_id: UUID, vitals: Vitals) -> None:
+    """Keep what a process says of itself, once it has reported that it is alive."""
+    await tx.execute(NOTE_VITALS, worker_id, msgspec.json.encode(vitals).decode())
+
+
+VITALS: Final = """
+SELECT vitals FROM workers
+WHERE vitals IS NOT NULL AND seen_at >= coalesce($1, now()) - $2::interval
+"""
+
+
+async def vitals(tx: Tx) -> list[Vitals]:
+    """What each living process says of itself."""
+    rows = await tx.rows(VITALS, tx.now, ALIVE)
+    return [msgspec.json.decode(row["vitals"], type=Vitals) for row in rows]
+
+
+ABSENT: Final = """
+SELECT role FROM workers WHERE role <> 'scheduler'
+GROUP BY role HAVING max(seen_at) < coalesce($1, now()) - $2::interval ORDER BY role
+"""
+
+
+async def absent(tx: Tx) -> list[str]:
+    """Roles of which processes were lost and none is alive; those that left in order are not."""
+    return [row["role"] for row in await tx.rows(ABSENT, tx.now, ALIVE)]
 
 
 HOSTS: Final = """

@@ -233,6 +233,18 @@ class DeadLetters(Resource[_D_co, _I_co]):
         return self._pages(_read("/v1/dlq", filters))
 
 
+class Targets(Resource[_D_co, _I_co]):
+    """What is called, and whether it is left alone."""
+
+    def list(self, **filters: Any) -> _I_co:
+        """Targets whose breaker has opened before, by the filters of ``GET /v1/targets``."""
+        return self._pages(_read("/v1/targets", filters))
+
+    def resume(self, host: str) -> _D_co:
+        """Let the runs of a host go on, those to its suspended URLs too."""
+        return self._send(Call("POST", f"/v1/targets/{_segment(host)}/resume"))
+
+
 class Tenants(Resource[_D_co, _I_co]):
     """For admins: who shares this service."""
 
@@ -312,6 +324,7 @@ class _Api(Generic[_D_co, _I_co]):
         self.jobs: Jobs[_D_co, _I_co] = Jobs(sender)
         self.runs: Runs[_D_co, _I_co] = Runs(sender)
         self.dlq: DeadLetters[_D_co, _I_co] = DeadLetters(sender)
+        self.targets: Targets[_D_co, _I_co] = Targets(sender)
         self.tenants: Tenants[_D_co, _I_co] = Tenants(sender)
         self.api_keys: ApiKeys[_D_co, _I_co] = ApiKeys(sender)
         self.operations: Operations[_D_co, _I_co] = Operations(sender)

@@ -105,6 +105,7 @@ def test_a_command_about_one_thing_shows_it(
         ("executions j", "/v1/jobs/j/executions?limit=50"),
         ("occurrences j --limit 500", "/v1/jobs/j/occurrences?limit=200"),
         ("dlq list --reason timeout --job j", "/v1/dlq?reason=timeout&job_id=j&limit=50"),
+        ("targets list --state OPEN", "/v1/targets?state=OPEN&limit=50"),
         ("tenants list", "/v1/tenants"),
         ("keys list", "/v1/api-keys"),
         ("workers", "/v1/workers"),

@@ -257,6 +257,8 @@ def test_every_call_reaches_its_route(server: ScriptedServer, client: Client) ->
         (lambda: list(client.api_keys.list()), empty, "GET /v1/api-keys"),
         (lambda: client.api_keys.create(tenant="t"), Answer(201), "POST /v1/api-keys"),
         (lambda: client.api_keys.revoke("k"), Answer(), "DELETE /v1/api-keys/k"),
+        (lambda: list(client.targets.list()), empty, "GET /v1/targets"),
+        (lambda: client.targets.resume("a.b"), Answer(), "POST /v1/targets/a.b/resume"),
         (lambda: list(client.service.workers()), empty, "GET /v1/workers"),
         (lambda: list(client.service.shards()), empty, "GET /v1/shards"),
         (lambda: list(client.service.alerts()), empty, "GET /v1/alerts"),

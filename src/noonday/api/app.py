@@ -11,7 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
 
-from noonday.api import admin, alerts, cancels, dlq, jobs, operations, posting, public, runs
+from noonday.api import (
+    admin,
+    alerts,
+    cancels,
+    dlq,
+    jobs,
+    operations,
+    posting,
+    public,
+    runs,
+    targets,
+)
 from noonday.api.auth import Gate
 from noonday.api.commits import Commits
 from noonday.api.context import AppContext
@@ -26,8 +37,10 @@ from noonday.api.documents import (
     OccurrenceDocument,
     OperationDocument,
     Page,
+    ResumedDocument,
     RunDocument,
     ShardDocument,
+    TargetStateDocument,
     TenantDocument,
     WorkerDocument,
 )
@@ -38,6 +51,7 @@ from noonday.api.parameters import (
     LINK,
     PAGE,
     RUNNING,
+    TARGET_STATE,
     TENANT,
     TRACEPARENT,
 )
@@ -114,6 +128,13 @@ ROUTES: Final[tuple[Route, ...]] = (
           (*LETTER_FILTERS, *PAGE), (400,)),
     Route("GET", "/v1/dlq/{id}", "get_dead_letter", VIEWER, "Show a dead letter", dlq.get,
           Answer(200, "The dead letter.", DeadLetterDocument)),
+    Route("GET", "/v1/targets", "list_targets", VIEWER,
+          "List what has been left alone because it failed, by host", targets.page,
+          Answer(200, "A page.", Page[TargetStateDocument], _LISTED), None,
+          (TARGET_STATE, *PAGE), (400,)),
+    Route("POST", "/v1/targets/{host}/resume", "resume_target", OPERATOR,
+          "Let the runs of a host go on, those to its suspended URLs too", targets.resume,
+          Answer(200, "What was resumed.", ResumedDocument), None, (), (409,)),
     Route("GET", "/v1/tenants", "list_tenants", ADMIN, "List tenants", admin.tenants_page,
           Answer(200, "A page.", Page[TenantDocument], _LISTED), None, PAGE, (400,)),
     Route("POST", "/v1/tenants", "create_tenant", ADMIN, "Create a tenant", admin.create_tenant,

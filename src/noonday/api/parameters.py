@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, get_args
 
-from noonday.api.documents import JobStatus
+from noonday.api.documents import JobStatus, TargetState
 from noonday.api.routes import CURSOR, LIMIT, Parameter
 from noonday.domain.model import Reason
 
@@ -43,6 +43,9 @@ RUNNING: Final = Parameter(
     "query",
     "Whether attempts under way are let finish (the default), or cut off as well.",
     _one_of(RUNNING_WORDS),
+)
+TARGET_STATE: Final = Parameter(
+    "state", "query", "How its breaker stands.", _one_of(get_args(TargetState))
 )
 TENANT: Final = Parameter("tenant", "query", "Only the keys of this tenant.", _TEXT)
 IF_NONE_MATCH: Final = Parameter(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from noonday import __version__
-from noonday.cli import admin, jobs, operations, roles, runs
+from noonday.cli import admin, jobs, operations, roles, runs, targets
 
 app = typer.Typer(
     name="noonday",
@@ -30,6 +30,7 @@ for name, command in jobs.COMMANDS.items():
 app.add_typer(runs.app, name="runs")
 app.add_typer(runs.dead_letters, name="dlq")
 app.add_typer(operations.app, name="operations")
+app.add_typer(targets.app, name="targets")
 app.add_typer(admin.tenants, name="tenants")
 app.add_typer(admin.keys, name="keys")
 for name, command in admin.COMMANDS.items():

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from noonday.domain.breaker import target_of
 from noonday.domain.lifecycle import Lease, Transition
 from noonday.domain.model import JobSpec, Outcome
 from noonday.executors import Sent
@@ -27,7 +28,8 @@ class Flight:
 
     __slots__ = (
         "alarm", "asked", "decision", "duplicate_cause", "extended", "held", "in_doubt",
-        "keeps_response", "lease", "lease_sec", "lost", "sent", "settling", "spec", "stop", "task",
+        "keeps_response", "lease", "lease_sec", "lost", "probe", "sent", "settling", "spec", "stop",
+        "target", "task",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +41,9 @@ class Flight:
         self.lease_sec = lease_sec
         self.asked = asked
         self.extended = asked
+        self.target = target_of(lease.tenant_id, spec.target.url)
+        self.probe: tuple[str, int] | None = None
+        """The permit that it goes by: the key of a target that is tried, and its generation."""
         self.sent = Sent()
         self.lost = False
         self.in_doubt = False

@@ -206,9 +206,10 @@ RUN: Final = """
 SELECT o.job_id, o.occurrence_at, o.kind, o.due_at, o.outcome, o.reason, o.ended_at, o.attempts,
        r.state, r.lane, r.priority, r.attempt, r.lease_version, r.worker_id, r.leased_at,
        r.locked_until, r.retry_at, r.hold, r.hold_key, r.cancel_reason, r.cancel_requested_at,
-       r.cancel_told_at
+       r.cancel_told_at, t.reason AS hold_reason, t.since AS hold_since
 FROM occurrences AS o
 LEFT JOIN runs AS r ON r.job_id = $1 AND r.occurrence_at = $2 AND r.kind = $3
+LEFT JOIN targets AS t ON t.hold_key = r.hold_key
 WHERE o.job_id = $1 AND o.occurrence_at = $2 AND o.kind = $3 AND o.tenant_id = $4
   AND (r.state IS NOT NULL OR o.outcome NOT IN ('SKIPPED', 'MISSED'))
 """

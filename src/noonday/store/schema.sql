@@ -305,6 +305,7 @@ CREATE TABLE targets (
     hold_key    text NOT NULL,
     tenant_id   integer NOT NULL,
     host        text NOT NULL,
+    port        integer NOT NULL,
     url         text,
     state       text NOT NULL,
     reason      text NOT NULL,
@@ -314,11 +315,14 @@ CREATE TABLE targets (
     probe_at    timestamp with time zone,
     permits     integer NOT NULL DEFAULT 0,
     successes   integer NOT NULL DEFAULT 0,
-    released_at timestamp with time zone,
+    released_at timestamp with time zone NOT NULL,
     CONSTRAINT targets_pkey PRIMARY KEY (hold_key),
+    CONSTRAINT targets_check CHECK (((probe_at IS NOT NULL) = (state = ANY (ARRAY['OPEN'::text, 'HALF_OPEN'::text])))),
+    CONSTRAINT targets_permits_check CHECK ((permits >= 0)),
     CONSTRAINT targets_state_check CHECK ((state = ANY (ARRAY['CLOSED'::text, 'OPEN'::text, 'HALF_OPEN'::text, 'SUSPENDED'::text])))
 ) WITH (fillfactor=50);
-CREATE INDEX targets_tenant ON targets USING btree (tenant_id, host);
+CREATE INDEX targets_not_closed ON targets USING btree (hold_key) WHERE (state <> 'CLOSED'::text);
+CREATE INDEX targets_tenant ON targets USING btree (tenant_id, host, hold_key);
 
 CREATE TABLE tenants (
     id                 integer NOT NULL GENERATED ALWAYS AS IDENTITY,

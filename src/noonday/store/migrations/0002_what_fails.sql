@@ -38,19 +38,22 @@ CREATE INDEX dead_letters_replaying ON dead_letters (replay_id)
 CREATE TABLE targets (
     hold_key    text PRIMARY KEY,                         -- what runs are held under while it is not CLOSED
     tenant_id   integer NOT NULL,
-    host        text NOT NULL,
+    host        text NOT NULL,                            -- as in jobs.target_host
+    port        integer NOT NULL,
     url         text,                                     -- without its query; null: the whole host
     state       text NOT NULL CHECK (state IN ('CLOSED', 'OPEN', 'HALF_OPEN', 'SUSPENDED')),
     reason      text NOT NULL,
     since       timestamptz NOT NULL,
     generation  integer NOT NULL DEFAULT 1,               -- grows with each change of state
-    trips       integer NOT NULL DEFAULT 1,               -- times it opened without closing between
-    probe_at    timestamptz,                              -- when OPEN ends, or HALF_OPEN is tried again
-    permits     integer NOT NULL DEFAULT 0,               -- runs that HALF_OPEN still lets through
+    trips       integer NOT NULL DEFAULT 1,               -- times it opened without closing for long
+    probe_at    timestamptz,                              -- when OPEN ends, or HALF_OPEN gives permits anew
+    permits     integer NOT NULL DEFAULT 0 CHECK (permits >= 0),  -- runs that HALF_OPEN still lets through
     successes   integer NOT NULL DEFAULT 0,               -- of those that it let through
-    released_at timestamptz                               -- up to when held runs have flowed back
+    released_at timestamptz NOT NULL,                     -- when held runs were let go last
+    CHECK ((probe_at IS NOT NULL) = (state IN ('OPEN', 'HALF_OPEN')))
 ) WITH (fillfactor = 50);
-CREATE INDEX targets_tenant ON targets (tenant_id, host);
+CREATE INDEX targets_tenant ON targets (tenant_id, host, hold_key);
+CREATE INDEX targets_not_closed ON targets (hold_key) WHERE state <> 'CLOSED';
 
 -- A gated replay of dead letters: what was asked, how far it is.
 CREATE TABLE replays (

@@ -69,7 +69,8 @@ class Breakers:
     async def hold(self, tx: Tx, flights: Sequence[Flight]) -> set[Held]:
         """Of runs that this transaction has claimed, put on hold those that may not be sent now;
         which. While nothing is open this asks the database nothing."""
-        met = [flight for flight in flights if self._met(flight)]
+        # What is too late ends without a request: it needs no permit, and waits for nothing.
+        met = [each for each in flights if self._met(each) and not each.too_late]
         if not met:
             return set()
         found = await targets.permit(tx, self._wanted(met))

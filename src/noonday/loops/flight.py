@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from noonday.domain.breaker import target_of
-from noonday.domain.lifecycle import Lease, Transition
+from noonday.domain.lifecycle import Lease, Transition, is_too_late
 from noonday.domain.model import JobSpec, Outcome
 from noonday.executors import Sent
 from noonday.store import Row
@@ -60,6 +60,11 @@ class Flight:
     def of(cls, row: Row, spec: JobSpec, asked: float) -> Flight:
         """The flight of a claimed run; ``asked`` is from before the claim was sent."""
         return cls(lease_of(row), held_key(row), spec, row["lease_sec"], asked)
+
+    @property
+    def too_late(self) -> bool:
+        """Whether it was held back until it was too old to be tried again."""
+        return is_too_late(self.lease, self.spec.retry_policy, self.lease.leased_at)
 
     @property
     def landed(self) -> bool:

@@ -209,7 +209,7 @@ class Worker:
     async def _carry_out(self, flight: Flight, row: Row, fault: str | None) -> Outcome:
         if fault is not None:
             return Outcome(OutcomeKind.BAD_PAYLOAD, error=fault)
-        if lifecycle.is_too_late(flight.lease, flight.spec.retry_policy, flight.lease.leased_at):
+        if flight.too_late:
             return Outcome(OutcomeKind.EXPIRED, error=TOO_LATE)
         try:
             attempt = await self._attempt(flight, row)

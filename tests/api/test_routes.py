@@ -64,6 +64,8 @@ CASES = {
     "abort_operation": Case(thing="operation", missing=MISSING_JOB),
     "list_dead_letters": Case(),
     "get_dead_letter": Case(thing="letter", missing=MISSING_RUN),
+    "list_targets": Case(),
+    "resume_target": Case(missing="nobody.example"),
     "list_tenants": Case(tenants=False),
     "create_tenant": Case(A_TENANT, tenants=False),
     "get_tenant": Case(missing="nobody", tenants=False),
@@ -93,7 +95,11 @@ def path_of(route: Route, things: Things) -> str:
     case = CASES[route.name]
     if case.thing:
         return route.path.replace("{id}", getattr(things, case.thing))
-    return route.path.replace("{name}", "alpha").replace("{id}", "0123456789abcdef")
+    return (
+        route.path.replace("{name}", "alpha")
+        .replace("{id}", "0123456789abcdef")
+        .replace("{host}", "x.example")
+    )
 
 
 async def things_of(api: Api, client: Client) -> Things:

@@ -24,6 +24,7 @@ from noonday.store import (
     holds,
     occurrences,
     runs,
+    targets,
     timers,
 )
 from noonday.store.cancels import Which
@@ -115,6 +116,14 @@ SELECT job_id, occurrence_at, kind, tenant_id, 1, 1, job_id, 'SUCCESS', $1, $1, 
 FROM runs
 """
 
+OTHER_TARGETS = """
+INSERT INTO targets (hold_key, tenant_id, host, port, state, reason, since, probe_at, released_at)
+SELECT 'target:' || n % 100 || ':' || n, n % 100, n::text, 80, state, '', $1,
+       CASE WHEN state = 'OPEN' THEN $1::timestamptz END, $1
+FROM generate_series(1, 20000) AS n,
+     LATERAL (SELECT CASE WHEN n % 100 = 0 THEN 'OPEN' ELSE 'CLOSED' END AS state) AS s
+"""
+
 
 def days(table: str, *moments: datetime) -> set[str]:
     return {f"{table}_d{each:%Y%m%d}" for each in moments}
@@ -124,7 +133,7 @@ LEDGER = f"occurrences_m{NOW:%Y%m}"
 HISTORY = days("executions", NOW)
 TODAY = days("timers", NOW)
 UP_TO_TODAY = days("timers", NOW - DAY, NOW)
-ANALYZED = ["runs", "jobs", LEDGER, *HISTORY, *UP_TO_TODAY]
+ANALYZED = ["runs", "jobs", "targets", LEDGER, *HISTORY, *UP_TO_TODAY]
 OWNED = list(range(SHARDS))
 
 
@@ -144,7 +153,7 @@ class Explained:
             self._leases = [runs.held_key(row) for row in await seeds.claim(tx, limit=400)]
             await seeds.settle(tx, *[seeds.retried(each) for each in self.leases(100)])
             await seeds.settle(tx, *[seeds.completed(each) for each in self.leases(100)])
-            for others in (OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS):
+            for others in (OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS, OTHER_TARGETS):
                 await tx.execute(others, NOW)
             await tx.execute(OTHER_JOBS)
             await tx.execute(OTHER_OCCURRENCES)
@@ -190,6 +199,31 @@ async def check_hand_back(made: Explained) -> None:
     leases = made.leases()
     plan = await made.plan(runs.HAND_BACK, lambda tx: runs.hand_back(tx, leases))
     assert (plan.indexes, plan.tables, plan.scans) == ({"runs_pkey"}, {"runs"}, set())
+
+
+async def check_hold(made: Explained) -> None:
+    leases = [(lease, "breaker", "target:1:x") for lease in made.leases()]
+    plan = await made.plan(holds.HOLD, lambda tx: holds.hold(tx, leases))
+    assert (plan.indexes, plan.tables, plan.scans) == ({"runs_pkey"}, {"runs"}, set())
+    plan = await made.plan(holds.ADMIT, lambda tx: holds.admit(tx, "target:1:x", 10))
+    assert (plan.indexes, plan.scans) == ({"runs_hold_key"}, set())
+    plan = await made.plan(holds.KEYS, holds.keys)
+    assert (plan.indexes, plan.scans) == ({"runs_hold_key"}, set())
+
+
+async def check_targets(made: Explained) -> None:
+    keys = [f"target:{n}:{n}" for n in range(1, 50)]
+    for statement, call in {
+        targets.PERMIT: lambda tx: targets.permit(tx, dict.fromkeys(keys, 1)),
+        targets.TO_DO: lambda tx: targets.to_do(tx, keys),
+        targets.NOT_CLOSED: targets.not_closed,
+        targets.PAGE: lambda tx: targets.page(tx, 1, targets.TargetPosition(), None, 50),
+        targets.RESUME: lambda tx: targets.resume(tx, 1, "1", "by hand"),
+        targets.PROBE_SUCCEEDED: lambda tx: targets.probe_succeeded(tx, keys[0], 1),
+        targets.PROBE_FAILED: lambda tx: targets.probe_failed(tx, keys[0], 1, "", [SECOND]),
+    }.items():
+        plan = await made.plan(statement, call)
+        assert not plan.scans, statement
 
 
 async def check_settle(

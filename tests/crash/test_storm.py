@@ -118,6 +118,7 @@ async def test_a_storm_of_kills_loses_nothing_and_doubles_nothing(cluster: Clust
     async with customers(cluster, chance):
         await storm.rage(STORM_SEC)
         await asyncio.gather(*(member.ready(30) for member in members))
+    cluster.receiver.answer("/moody", Answer())  # its breaker holds up the rest until it is well
     await cluster.drain(40)
     jobs, requests = len(cluster.acknowledged), len(cluster.receiver.requests)
     print(f"seed {SEED}: {jobs} jobs, {requests} requests, {storm.log}")

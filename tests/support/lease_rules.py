@@ -128,12 +128,16 @@ def _event(entry: Entry, outcome: str | None) -> Event | None:
         return ENDS.get(outcome or "")
     if (before["state"], after["state"]) == ("RUNNING", "READY"):
         return _release(before, after)
+    if (before["state"], after["state"]) == ("READY", "READY") and after["hold"] is None:
+        return Event.ADMIT
     return CHANGES.get((before["state"], after["state"]))
 
 
 def _release(before: dict[str, Any], after: dict[str, Any]) -> Event | None:
     counters = ("failures", "interruptions", "attempt")
     changes = tuple(after[name] - before[name] for name in counters)
+    if after["hold"] is not None:
+        return Event.HOLD if changes == (0, 0, -1) else None
     kinds = {(1, 0, 0): Event.EXPIRE, (0, 1, 0): Event.INTERRUPT, (0, 0, -1): Event.HAND_BACK}
     return kinds.get(changes)
 

@@ -151,6 +151,8 @@ class Breakers:
         seen_for = timedelta(seconds=time.monotonic() - trip.first)
         async with self._store.transaction() as tx:
             opened = await targets.open(tx, tenant_id, target, reason, seen_for, self._pauses)
+        # What was counted has been told, or was of another time.
+        self._windows.reset(target.key, time.monotonic())
         if opened:
             self._changed("opened", target.key, reason)
         return opened

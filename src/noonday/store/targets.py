@@ -149,11 +149,14 @@ async def probe_failed(
     return await tx.execute(PROBE_FAILED, *args) == 1
 
 
-NOT_CLOSED: Final = "SELECT hold_key FROM targets WHERE state <> 'CLOSED' LIMIT $1"
+NOT_CLOSED: Final = """
+SELECT hold_key FROM targets WHERE state <> 'CLOSED' ORDER BY hold_key LIMIT $1
+"""
 
 
-async def not_closed(tx: Tx, limit: int = 100_000) -> set[str]:
-    """The keys of all targets that are left alone, or tried."""
+async def not_closed(tx: Tx, limit: int = 10_000) -> set[str]:
+    """The keys of targets that are left alone, or tried; should there be more than ``limit``, the
+    others are called as if they were CLOSED."""
     return {row["hold_key"] for row in await tx.rows(NOT_CLOSED, limit)}
 
 

@@ -1,4 +1,4 @@
-"""How much there is: in each lane, of holds, for the metrics of one process; of connections."""
+"""How much there is: in each lane, on hold, for the metrics of one process; and of connections."""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ from noonday.loops.flight import BEAT_SEC
 from noonday.loops.janitor import Janitor
 from noonday.loops.operations import Operations
 from noonday.loops.reaper import Reaper
+from noonday.loops.replays import Replays
 from noonday.loops.retries import Retries
 from noonday.loops.scheduler import Scheduler
 from noonday.loops.vitals import Reporter
@@ -156,6 +157,8 @@ async def scheduler(node: Node) -> None:
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
     bulk = Operations(store)
     node.loop("operations", bulk.tick, pause_sec=1.0)
+    replays = Replays(store, metrics, node.wakeups)
+    node.loop("replays", replays.tick, pause_sec=1.0, sleep_for=replays.sleep_for)
     kept = settings.retention
     janitor = Janitor(store, node.blobs(), kept, metrics, leads=lambda: 0 in part.epochs)
     node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for)

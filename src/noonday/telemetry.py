@@ -32,6 +32,7 @@ _WHAT: Final = {
     *("job_id", "run_id", "occurrence_at", "attempt", "lease_version", "tenant", "lane"),
     *("shard", "epoch", "loop", "key_id", "target_host", "partition", "migration", "file"),
     *(
+        "replay_id",
         "request_id",
         "method",
         "route",
@@ -232,6 +233,15 @@ class Metrics:
         self._outcomes = _Bound(
             self._counter("attempt_outcomes", "Attempts that ended, by outcome", "outcome"), 32
         )
+        self._replayed = _Bound(
+            self._counter(
+                "replayed_runs", "Runs that replays reopened, and what came of them", "outcome"
+            ),
+            8,
+        )
+        self._replays_stopped = _Bound(
+            self._counter("replays_stopped", "Replays stopped by their gate, by why", "reason"), 8
+        )
         self._leases_expired = self._counter(
             "leases_expired", "Leases that ended without the worker's word"
         )
@@ -355,6 +365,14 @@ class Metrics:
     def dead_lettered(self, reason: str, count: int = 1) -> None:
         """Runs were given up."""
         self._dead_letters(reason).inc(count)
+
+    def replayed(self, outcome: str, count: int = 1) -> None:
+        """Replays have ``reopened`` runs, or seen how they came out."""
+        self._replayed(outcome).inc(count)
+
+    def replay_stopped(self, reason: str) -> None:
+        """A replay has stopped by itself: ``canary``, ``failures`` or ``breaker``."""
+        self._replays_stopped(reason).inc()
 
     def lease_expired(self, count: int = 1) -> None:
         """The reaper took runs back from workers that went silent."""

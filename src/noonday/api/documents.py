@@ -320,21 +320,6 @@ class ResumedDocument(msgspec.Struct, frozen=True):
     resumed: list[TargetStateDocument]
 
 
-class DeadLetterDocument(msgspec.Struct, frozen=True):
-    """A run that will not be tried again by itself."""
-
-    id: Annotated[str, _note("The run's id.")]
-    job_id: str
-    reason: str
-    http_status: int | None
-    error: str | None
-    attempts: int
-    target_host: str
-    occurrence_at: Stamp
-    dead_at: Stamp
-    replayed_at: Stamp | None
-
-
 # --- Lists and administration -----------------------------------------------------------------
 
 

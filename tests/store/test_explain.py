@@ -7,6 +7,8 @@ import pkgutil
 import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from hashlib import md5
+from uuid import UUID
 
 import pytest
 
@@ -14,24 +16,30 @@ import noonday.store
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Reason
 from noonday.domain.ranking import AGEING_STEP, Floors
+from noonday.domain.replay import Letters, Terms
 from noonday.store import (
     Row,
     Store,
     Tx,
     alerts,
     cancels,
+    dead_letters,
     executions,
     holds,
+    letters,
     occurrences,
+    replays,
     runs,
     targets,
     timers,
 )
 from noonday.store.cancels import Which
+from noonday.store.letters import LetterFilter, LetterPosition
 from noonday.store.runs import Ended
 from noonday.store.settlements import Settlement
 from noonday.store.timers import Timer
 from tests.support import seeds
+from tests.support.letters import lie_there
 from tests.support.plans import ExplainingTx, Plan
 
 NOW = datetime.now(UTC)
@@ -108,6 +116,18 @@ INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materia
 SELECT job_id, occurrence_at, kind, tenant_id, due_at, due_at FROM runs ON CONFLICT DO NOTHING
 """
 
+# Of one tenant; most of them were dealt with, and one in a hundred is of a rare kind.
+OTHER_LETTERS = """
+INSERT INTO dead_letters (job_id, occurrence_at, kind, tenant_id, reason, fingerprint, attempts,
+                          lease_version, payload_version, target_host, dead_at, state, replayed_at,
+                          replay_id, replay_outcome)
+SELECT md5('letter' || n)::uuid, $1, 0, 1, 'transient',
+       CASE WHEN n % 100 = 0 THEN 'rare' ELSE 'f' END, 1, 1, 1, 'a.b',
+       $1::timestamptz - n * interval '1 s', CASE WHEN n % 5 = 0 THEN 'DEAD' ELSE 'REPLAYED' END,
+       CASE WHEN n % 5 > 0 THEN $1::timestamptz END, md5((n % 50)::text)::uuid,
+       CASE WHEN n % 7 > 0 THEN 'SUCCEEDED' END
+FROM generate_series(1, 20000) AS n
+"""
 OTHER_EXECUTIONS = """
 INSERT INTO executions (job_id, occurrence_at, kind, tenant_id, attempt, lease_version, worker_id,
                         status, leased_at, locked_until, finished_at, unknown)
@@ -125,6 +145,9 @@ FROM generate_series(1, 20000) AS n,
 """
 
 
+OTHERS_AROUND = (OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS, OTHER_TARGETS, OTHER_LETTERS)
+
+
 def days(table: str, *moments: datetime) -> set[str]:
     return {f"{table}_d{each:%Y%m%d}" for each in moments}
 
@@ -133,7 +156,7 @@ LEDGER = f"occurrences_m{NOW:%Y%m}"
 HISTORY = days("executions", NOW)
 TODAY = days("timers", NOW)
 UP_TO_TODAY = days("timers", NOW - DAY, NOW)
-ANALYZED = ["runs", "jobs", "targets", LEDGER, *HISTORY, *UP_TO_TODAY]
+ANALYZED = ["runs", "jobs", "targets", "dead_letters", LEDGER, *HISTORY, *UP_TO_TODAY]
 OWNED = list(range(SHARDS))
 
 
@@ -145,6 +168,10 @@ class Explained:
         self._leases: list[runs.Held] = []
         self.due: list[Row] = []
 
+    @property
+    def store(self) -> Store:
+        return self._store
+
     async def fill(self) -> None:
         async with self._store.transaction() as tx:
             await seeds.ready(tx, count=500)
@@ -153,7 +180,7 @@ class Explained:
             self._leases = [runs.held_key(row) for row in await seeds.claim(tx, limit=400)]
             await seeds.settle(tx, *[seeds.retried(each) for each in self.leases(100)])
             await seeds.settle(tx, *[seeds.completed(each) for each in self.leases(100)])
-            for others in (OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS, OTHER_TARGETS):
+            for others in OTHERS_AROUND:
                 await tx.execute(others, NOW)
             await tx.execute(OTHER_JOBS)
             await tx.execute(OTHER_OCCURRENCES)
@@ -285,6 +312,71 @@ async def check_unknown_settle(made: Explained) -> None:
     leases = made.leases(5)
     plan = await made.plan(executions.WRITTEN, lambda tx: executions.written(tx, leases))
     assert not plan.scans & HISTORY
+
+
+async def check_lists_of_letters(made: Explained) -> None:
+    for by, index in (
+        (LetterFilter(), "dead_letters_tenant"),
+        (LetterFilter(reason="timeout", target_host="x"), "dead_letters_tenant"),
+        (LetterFilter(state="REPLAYED"), "dead_letters_tenant"),
+        (LetterFilter(state="DEAD"), "dead_letters_dead"),
+        (LetterFilter(fingerprint="rare"), "dead_letters_fingerprint"),
+    ):
+        async with made.store.transaction() as tx:
+            explaining = ExplainingTx(tx)
+            await letters.dead_letters(explaining, 1, LetterPosition(), by, 5_000)
+        for plan in explaining.plans.values():
+            assert (plan.indexes, plan.scans) == ({index}, set()), by
+        assert explaining.plans.keys() == {letters.DEAD_LETTERS, letters.SCAN_ENDS}
+
+
+async def check_groups_of_letters(made: Explained) -> None:
+    plan = await made.plan(
+        letters.GROUPS,
+        lambda tx: letters.groups(
+            tx, 1, LetterFilter(state="DEAD"), reason=True, fingerprint=True, counted=1_000
+        ),
+    )
+    assert plan.indexes == {"dead_letters_dead", "dead_letters_tenant"}
+    assert not plan.scans
+
+
+async def check_a_step_of_a_replay(made: Explained) -> None:
+    terms = Terms(filter=Letters(reason="transient"))
+    async with made.store.transaction() as tx:
+        found = await replays.count(tx, 1, terms)
+        asked = await replays.create(tx, 1, terms, "", "key", found)
+    async with made.store.transaction() as tx:
+        explaining = ExplainingTx(tx)
+        replay = await replays.take(explaining, asked)
+        assert replay is not None
+        replay.created_at = NOW
+        await replays.walk(explaining, replay, 200)
+        await replays.observe(explaining, UUID(md5(b"7").hexdigest()))
+        await replays.broken_target(explaining, UUID(md5(b"7").hexdigest()))
+        await replays.count(explaining, 1, terms, 1_000)
+        (run,) = await lie_there(explaining)
+        await dead_letters.replay(explaining, [run], 1, asked)
+        await dead_letters.why_not(explaining, [run], 1)
+        await letters.forget(explaining, NOW - DAY, 100)
+        plans = explaining.plans
+    few = {"replays", "targets"}
+    assert plans[replays.WALK].indexes >= {"dead_letters_dead", "jobs_pkey"}
+    assert plans[replays.COUNT].indexes == {"dead_letters_dead", "jobs_pkey"}
+    assert plans[replays.OBSERVE].indexes >= {"dead_letters_replaying", "runs_pkey"}
+    assert plans[replays.BROKEN].indexes >= {"dead_letters_replaying"}
+    assert plans[dead_letters.REPLAY].indexes >= {"dead_letters_pkey", "jobs_pkey", "runs_pkey"}
+    assert plans[letters.FORGET].indexes >= {"dead_letters_settled"}
+    for statement in (
+        replays.WALK,
+        replays.COUNT,
+        replays.OBSERVE,
+        replays.BROKEN,
+        dead_letters.REPLAY,
+        dead_letters.WHY,
+        letters.FORGET,
+    ):
+        assert not plans[statement].scans - few, statement
 
 
 async def check_due(made: Explained) -> None:

@@ -61,11 +61,12 @@ async def lie_there(
     of: UUID | None = None,
     policy: RetryPolicy | None = None,
     before: timedelta = timedelta(hours=1),
+    history: bool = True,
 ) -> list[RunKey]:
     """Runs that were given up after one attempt, a millisecond after each other; oldest first.
 
     Each is of a job of its own, or all are of one job (``of``: that one, or a new one with a
-    ``schedule``).
+    ``schedule``). Without ``history`` there is no attempt on record.
     """
     now = await tx.clock()
     start = (now - before).replace(microsecond=0)
@@ -85,7 +86,8 @@ async def lie_there(
         LIE_THERE, ids, moments, [at + timedelta(seconds=1) for at in moments], tenant, reason,
         fingerprint, url, host,
     )  # fmt: skip
-    await tx.execute(EXECUTED, list(dict.fromkeys(ids)))
+    if history:
+        await tx.execute(EXECUTED, list(dict.fromkeys(ids)))
     return sorted((key_of(row) for row in rows), key=lambda key: (key.occurrence_at, key.job_id))
 
 

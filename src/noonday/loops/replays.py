@@ -28,7 +28,7 @@ from noonday.telemetry import Metrics
 
 BATCH: Final = 100
 """Replays that one tick looks at."""
-LEAST_WALK: Final = 200
+LEAST_WALK: Final = 50
 """Letters that are read at a time at least: many may have to be passed over."""
 LOOK_SEC: Final = 0.05
 """How soon a replay that is RUNNING is looked at again, at the latest."""

@@ -110,7 +110,9 @@ LEFT JOIN (
                AS job_cancelled,
            count(*) FILTER (WHERE j.state = 'CANCELLED' AND d.replayed_at IS NOT NULL)
                AS replayed_and_cancelled
-    FROM looked_at AS d JOIN jobs AS j ON j.id = d.job_id WHERE {wanted}
+    FROM looked_at AS d
+    CROSS JOIN LATERAL (SELECT j.state FROM jobs AS j WHERE j.id = d.job_id LIMIT 1) AS j
+    WHERE {wanted}
     GROUP BY d.reason
 ) AS c ON true
 ORDER BY c.count DESC, c.reason
@@ -181,7 +183,8 @@ _WALKED: Final = """
 SELECT d.*, coalesce(j.spec #>> '{{schedule,overlap}}', 'allow') = 'allow' AS overlaps,
        EXISTS (SELECT FROM targets AS t WHERE t.tenant_id = $1 AND t.host = d.target_host
                AND (t.url IS NULL OR t.url = d.url) AND t.state IN ('OPEN', 'SUSPENDED')) AS broken
-FROM ({letters}) AS d LEFT JOIN jobs AS j ON j.id = d.job_id
+FROM ({letters}) AS d
+LEFT JOIN LATERAL (SELECT j.spec FROM jobs AS j WHERE j.id = d.job_id LIMIT 1) AS j ON true
 ORDER BY d.dead_at, d.job_id, d.occurrence_at, d.kind
 """
 _COLUMNS: Final = """d.job_id, d.occurrence_at, d.kind, d.dead_at, d.reason, d.target_host,

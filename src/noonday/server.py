@@ -140,7 +140,7 @@ async def api(node: Node) -> None:
 
 
 async def scheduler(node: Node) -> None:
-    """Timers become runs; retries, expired leases and old partitions are looked after."""
+    """Timers become runs; retries, replays, expired leases and old partitions are looked after."""
     settings, store, metrics = node.settings, node.store, node.metrics
     part = Scheduler(store, node.id, node.name, metrics, node.wakeups)
     await part.keep_shards()

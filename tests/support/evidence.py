@@ -92,6 +92,16 @@ class Evidence:
         return {run: list(_leases(run, entries)) for run, entries in self.by_run.items()}
 
     @cached_property
+    def reopened(self) -> set[tuple[RunKey, int]]:
+        """Runs whose line in the ledger went from FAILED to open, each with the transaction."""
+        return {
+            (entry.run, entry.txid)
+            for entry in self.journal
+            if entry.source == "occurrences" and entry.before is not None and entry.after
+            and entry.before["outcome"] == "FAILED" and entry.after["outcome"] is None
+        }  # fmt: skip
+
+    @cached_property
     def requests(self) -> dict[str, list[Received]]:
         """What the receiver got, by run id."""
         return _grouped(self.witness.requests, lambda request: request.run_id)

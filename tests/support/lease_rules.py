@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,7 +102,9 @@ def i8_only_allowed_transitions(evidence: Evidence) -> Iterator[str]:
     for entry in evidence.journal:
         if entry.source != "occurrences":
             continue
-        if entry.before is not None and (entry.after is None or entry.run in ended):
+        if (entry.run, entry.txid) in evidence.reopened:
+            ended.discard(entry.run)
+        elif entry.before is not None and (entry.after is None or entry.run in ended):
             yield f"{entry.run} changed in the ledger after it had ended, or vanished"
         outcome = (entry.after or {}).get("outcome")
         if outcome is not None:
@@ -110,6 +113,9 @@ def i8_only_allowed_transitions(evidence: Evidence) -> Iterator[str]:
     for run, entries in evidence.by_run.items():
         gone = False
         for entry in entries:
+            if gone and (run, entry.txid) in evidence.reopened:
+                gone = False  # by a replay: as a run that has its dead letter
+                continue
             if gone:
                 yield f"{run} came back after it had ended"
             outcome = outcomes.get((run, entry.txid)) if entry.after is None else None
@@ -166,15 +172,18 @@ def _state(row: dict[str, Any] | None) -> str | None:
 
 def i9_attempts_are_numbered_and_bounded(evidence: Evidence) -> Iterator[str]:
     last = {key_of(row): row for row in evidence.runs}
+    reopened = Counter(run for run, _ in evidence.reopened)
     for run, executions in evidence.executions.items():
         numbers = sorted(row["attempt"] for row in executions)
         if numbers != list(range(1, len(numbers) + 1)):
             yield f"{run} has attempts {numbers}"
         counted = sum(row["status"] in COUNTED for row in executions)
         job = evidence.jobs.get(run.job_id)
-        if job is not None and counted > job.spec.retry_policy.max_attempts:
+        budgets = 1 + reopened[run]
+        if job is not None and counted > budgets * job.spec.retry_policy.max_attempts:
             yield f"{run} was tried {counted} times"
-        if sum(row["status"] == "INTERRUPTED" for row in executions) > MAX_INTERRUPTIONS:
+        interrupted = sum(row["status"] == "INTERRUPTED" for row in executions)
+        if interrupted > budgets * MAX_INTERRUPTIONS:
             yield f"{run} was interrupted more than {MAX_INTERRUPTIONS} times"
         if any(row["finished_at"] < row["leased_at"] for row in executions):
             yield f"{run} has an attempt that ended before it began"

@@ -51,8 +51,11 @@ def i3_an_occurrence_is_materialized_once(evidence: Evidence) -> Iterator[str]:
     for entry in evidence.journal:
         if entry.source in born and entry.before is None and entry.row.get("outcome") is None:
             born[entry.source].append((entry.run, entry.txid))
-    yield from _twice("run that was begun", [run for run, _ in born["runs"]])
-    for run, _ in set(born["runs"]) - set(born["occurrences"]):
+    first = [each for each in born["runs"] if each not in evidence.reopened]
+    yield from _twice("run that was begun", [run for run, _ in first])
+    for run, _ in evidence.reopened - set(born["runs"]):
+        yield f"{run} was reopened in the ledger without a run by the same transaction"
+    for run, _ in set(first) - set(born["occurrences"]):
         yield f"{run} was begun without an open row in the ledger by the same transaction"
     for run, _ in set(born["occurrences"]) - set(born["runs"]):
         yield f"{run} was opened in the ledger without a run by the same transaction"

@@ -17,11 +17,13 @@ import uuid_utils.compat
 from noonday.domain.model import EPOCH, parse_run_id
 from noonday.domain.replay import Letters, ReplayState, Terms
 from noonday.store import Row, Tx, columns
-from noonday.store.letters import COUNTED, LetterPosition, position_of
+from noonday.store.letters import LetterPosition, position_of
 from noonday.store.runs import SAME_RUN
 
 SCANNED: Final = 5_000
 """Letters that one step looks at, at most."""
+COUNTED: Final = 100_000
+"""Letters that are looked at to say how many there are, at most."""
 
 _terms: Final = msgspec.json.Decoder(Terms)
 _position: Final = msgspec.json.Decoder(LetterPosition)

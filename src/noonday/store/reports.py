@@ -55,7 +55,8 @@ _STATUS: Final = """CASE
         WHEN run.state IS NOT NULL OR own.fired IS NULL THEN 'PENDING'
         WHEN last.outcome IN ('COMPLETE', 'CANCELLED') THEN last.outcome
         WHEN last.outcome IS NOT NULL THEN 'FAILED'
-        WHEN EXISTS (SELECT FROM dead_letters AS d WHERE d.job_id = j.id) THEN 'FAILED'
+        WHEN EXISTS (SELECT FROM dead_letters AS d
+                     WHERE d.job_id = j.id AND d.state <> 'REPLAYED') THEN 'FAILED'
         ELSE 'COMPLETE' END AS status"""
 _SHOWN: Final = f"""{_JOB}, run.state AS run_state, run.due_at AS run_due_at,
        run.retry_at AS run_retry_at, coalesce(run.attempt, last.attempts, 0) AS attempts,

@@ -31,9 +31,9 @@ BATCH: Final = 100
 LEAST_WALK: Final = 50
 """Letters that are read at a time at least: many may have to be passed over."""
 LOOK_SEC: Final = 0.05
-"""How soon a replay that is RUNNING is looked at again, at the latest."""
+"""How soon a replay is looked at again when something has moved; else the pause doubles."""
 WATCH_SEC: Final = 1.0
-"""The same for one that only waits for the end of its runs."""
+"""How soon at the latest, when nothing has moved for a while."""
 AGAIN: Final = timedelta(seconds=1)
 """Before letters that could not be reopened are tried again, when nothing else has moved."""
 
@@ -45,13 +45,19 @@ class Step:
     """What one step did, to be told of once it is committed."""
 
     replay: Replay
-    wait_sec: float = LOOK_SEC
+    wait_sec: float = WATCH_SEC
+    """Until when it need not be looked at, whether or not something moves."""
     due: bool = False
     """Whether more may be released now."""
     outcomes: Counter[str] = field(default_factory=Counter)
     released: int = 0
     stopped: str | None = None
     """The kind of reason for which it has just stopped."""
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything came of it."""
+        return bool(self.outcomes or self.released)
 
 
 class Replays:
@@ -64,6 +70,7 @@ class Replays:
         self._after = UUID(int=0)
         self._sleep_sec: float | None = None
         self._look_at: dict[UUID, datetime] = {}
+        self._pauses: dict[UUID, float] = {}
 
     def sleep_for(self) -> float | None:
         """Seconds until a replay has to be looked at, when there is one."""
@@ -81,15 +88,15 @@ class Replays:
         due = [each for each in found if self._look_at.get(each, now) <= now]
         released, failed = 0, None
         for replay_id in due:
-            wait_sec = LOOK_SEC
+            step = None
             try:
                 step = await self._step(replay_id)
-                if step is not None:
-                    released, wait_sec = released + step.released, step.wait_sec
             except Exception as error:
                 failed = error
-            self._look_at[replay_id] = now + timedelta(seconds=wait_sec)
+            released += step.released if step is not None else 0
+            self._look_at[replay_id] = now + timedelta(seconds=self._wait_sec(replay_id, step))
         self._look_at = {each: self._look_at[each] for each in found}
+        self._pauses = {each: self._pauses.get(each, LOOK_SEC) for each in found}
         next_look = min(self._look_at.values(), default=None)
         self._sleep_sec = (next_look - now).total_seconds() if next_look is not None else None
         if released:
@@ -97,6 +104,12 @@ class Replays:
         if failed is not None:
             raise failed
         return released
+
+    def _wait_sec(self, replay_id: UUID, step: Step | None) -> float:
+        pause = self._pauses.get(replay_id, LOOK_SEC)
+        still = step is None or not step.moved
+        self._pauses[replay_id] = min(pause * 2, WATCH_SEC) if still else LOOK_SEC
+        return min(pause if still else LOOK_SEC, WATCH_SEC if step is None else step.wait_sec)
 
     async def _step(self, replay_id: UUID) -> Step | None:
         async with self._store.transaction() as tx:
@@ -108,12 +121,14 @@ class Replays:
         self._tell_watched(step)
         if not step.due:
             return step
+        seen = step.outcomes
         async with self._store.transaction() as tx:
             replay = await replays.take(tx, replay_id)
             if replay is None or replay.state is not ReplayState.RUNNING:
                 return step  # paused meanwhile, or another process was quicker
             step = await release(tx, replay)
             await replays.save(tx, replay)
+        step.outcomes = seen
         self._tell_released(step)
         return step
 
@@ -145,8 +160,8 @@ async def watch(tx: Tx, replay: Replay) -> Step:
         broken = await replays.broken_target(tx, replay.id)
         _count(step, await replays.observe(tx, replay.id))
     if replay.state is not ReplayState.RUNNING:
-        step.wait_sec = WATCH_SEC
-    elif broken is not None:
+        return step
+    if broken is not None:
         _stop(step, "breaker", f"breaker open: {broken}", now)
     elif why := gate.must_stop(replay.terms, replay.recent, in_canary=replay.in_canary):
         _stop(step, "canary" if replay.in_canary else "failures", why, now)
@@ -154,7 +169,7 @@ async def watch(tx: Tx, replay: Replay) -> Step:
         _pass_canary(replay, now)
         step.due = now >= replay.next_at and _room(replay) > 0
         if now < replay.next_at:
-            step.wait_sec = min((replay.next_at - now).total_seconds(), LOOK_SEC)
+            step.wait_sec = (replay.next_at - now).total_seconds()
     return step
 
 
@@ -200,7 +215,7 @@ async def release(tx: Tx, replay: Replay) -> Step:
     if step.released:
         # From here on, not from when this began: to have been slow is no licence to catch up.
         replay.next_at = await tx.moment() + pace.spacing
-        step.wait_sec = min(pace.spacing.total_seconds(), LOOK_SEC)
+        step.wait_sec = pace.spacing.total_seconds()
     elif not at_end:
         step.wait_sec = 0.0
     if at_end and replay.state is ReplayState.RUNNING:

@@ -52,10 +52,10 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         await opened.close()
 
 
-async def open_store(url: str, **how: Any) -> Store:
+async def open_store(url: str, kind: type[Store] = Store, **how: Any) -> Store:
     """A store on the database at ``url``, by way of the run's pooler when it has one."""
     where = database_settings(url)
-    return await Store.open(
+    return await kind.open(
         where["database_url"],
         pgbouncer=where.get("pgbouncer", False),
         direct_dsn=where.get("database_direct_url"),

@@ -15,8 +15,11 @@ import pytest
 
 from noonday.domain.errors import FenceLost, StoreUnavailable
 from noonday.domain.model import Outcome, OutcomeKind, RetryPolicy
+from noonday.loops.reaper import Reaper
 from noonday.loops.worker import Worker
 from noonday.store import Store, shards
+from noonday.store.wakeups import Wakeups
+from noonday.telemetry import Metrics
 from tests.support import seeds
 from tests.support.database import open_store
 from tests.support.faulty import Faults, FaultyStore, Kind
@@ -201,7 +204,7 @@ async def test_a_fault_while_retries_come_due_leaves_none_waiting(
 
 
 async def test_a_fault_while_leases_are_reaped_settles_each_once(
-    store: Store, faulty: FaultyStore, parts: Parts
+    store: Store, faulty: FaultyStore
 ) -> None:
     steps = Steps(faulty.faults)
     for step in steps.each(FEW):
@@ -210,7 +213,7 @@ async def test_a_fault_while_leases_are_reaped_settles_each_once(
             await seeds.ready(tx, count=3)
             await seeds.claim(tx)
         store.now = faulty.now = T + (seeds.LEASE_SEC + 1) * SECOND
-        reaper = parts.reaper()
+        reaper = Reaper(faulty, ["default"], Metrics(), Wakeups(faulty))
         await steps.at(step, reaper.tick)
         reaper._passed_at = 0
         await reaper.tick()

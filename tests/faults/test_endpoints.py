@@ -76,6 +76,12 @@ async def a_run(api: Api) -> str:
     return str(row["run_id"])
 
 
+async def an_operation(api: Api) -> str:
+    answer = await api.admin.post("/v1/jobs:cancel", {"filter": {"lane": "long"}})
+    assert answer.status == 202
+    return str(answer.body["id"])
+
+
 TWO = {"jobs": [{"job": a_job(), "idempotency_key": f"{{key}}-{n}"} for n in range(2)]}
 AUDIT = "SELECT count(*) FROM audit_log WHERE action = '{}'"
 
@@ -93,6 +99,25 @@ CASES = {
     "list_executions": Case(thing=an_armed_job),
     "list_occurrences": Case(thing=an_armed_job),
     "get_run": Case(thing=a_run),
+    "cancel_run": Case(
+        (200,),
+        {},
+        a_run,
+        leaves="SELECT count(*) FROM occurrences WHERE outcome = 'CANCELLED'",
+        count=(1, 1),
+    ),
+    "cancel_jobs": Case(
+        (202,),
+        {"filter": {"lane": "long"}},
+        keyed=True,
+        leaves="SELECT count(*) FROM operations",
+        count=(1, 1),
+    ),
+    "list_operations": Case(),
+    "get_operation": Case(thing=an_operation),
+    "abort_operation": Case(
+        thing=an_operation, leaves=AUDIT.format("operation.abort"), count=(1, 1)
+    ),
     "list_dead_letters": Case(),
     "get_dead_letter": Case(thing=a_letter),
     "list_tenants": Case(),
@@ -100,6 +125,12 @@ CASES = {
         (201, 409), {"name": "{key}"}, leaves="SELECT count(*) FROM tenants", count=(1, 1)
     ),
     "get_tenant": Case(thing=a_tenant),
+    "change_tenant": Case(
+        body={"keep_responses": False},
+        thing=a_tenant,
+        leaves="SELECT count(*) FROM tenants WHERE NOT keep_responses",
+        count=(1, 1),
+    ),
     "rotate_signing_secret": Case(
         thing=a_tenant, leaves=AUDIT.format("tenant.rotate_signing_secret"), count=(1, 2)
     ),

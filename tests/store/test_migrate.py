@@ -11,7 +11,7 @@ import pytest
 from noonday.domain.errors import SchemaMismatch, StoreUnavailable, UnsafeDatabase
 from noonday.embedded import EmbeddedPostgres
 from noonday.store import Store, migrate
-from tests.support.database import execute, open_store
+from tests.support.database import drop, execute, open_store
 from tests.support.postgres import open_folder
 
 
@@ -20,7 +20,7 @@ async def empty_url(postgres_url: str) -> AsyncIterator[str]:
     name = f"noonday_empty_{secrets.token_hex(6)}"
     await execute(postgres_url, f"CREATE DATABASE {name}")
     yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
-    await execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+    await drop(postgres_url, name)
 
 
 @pytest.fixture(scope="module")

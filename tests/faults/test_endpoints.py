@@ -145,6 +145,7 @@ CASES = {
     "list_workers": Case(),
     "list_shards": Case(),
     "list_audit": Case(),
+    "list_alerts": Case(),
     "healthz": Case(),
     "openapi": Case(),
     "docs": Case(),

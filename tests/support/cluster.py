@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -88,13 +88,15 @@ class Cluster:
         assert self.settings.database_url is not None
         return self.settings.database_url
 
-    def add(self, role: str, **changes: Any) -> Member:
-        """Start a process; ``changes`` are settings of its own."""
+    def add(
+        self, role: str, *, environment: Mapping[str, str] | None = None, **changes: Any
+    ) -> Member:
+        """Start a process; ``changes`` are settings of its own, ``environment`` adds variables."""
         settings = msgspec.structs.replace(self.settings, **changes)
         admin = listening.bind("127.0.0.1", 0)
         api = self._api_socket if role == "api" else None
         log = self.settings.home / f"{role}-{len(self.members)}.log"
-        member = Member(Child(role, settings, admin, api), log)
+        member = Member(Child(role, settings, admin, api), log, environment)
         self.members.append(member)
         member.start()
         return member

@@ -351,7 +351,8 @@ async def _forget(node: Node) -> None:
 def _gauges(node: Node) -> Callable[[], Awaitable[int]]:
     async def read() -> int:
         async with node.store.transaction() as tx:
-            rows = await gauges.lanes(tx)
+            rows, horizon = await gauges.lanes(tx), await gauges.horizon(tx)
+        node.metrics.horizon_stands_at(horizon["age_sec"], horizon["transactions"])
         node.metrics.lanes_stand_at(
             {
                 row["lane"]: Depth(

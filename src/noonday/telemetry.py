@@ -181,6 +181,8 @@ class Metrics:
         self._registry.register(self._lanes)
         self._tenants = _Tenants(TOP_TENANTS)
         self._registry.register(self._tenants)
+        self._horizon = _Horizon()
+        self._registry.register(self._horizon)
 
         self._jobs_accepted = self._counter("jobs_accepted", "Jobs answered with 202")
         self._jobs_suspended = self._counter(
@@ -345,6 +347,10 @@ class Metrics:
         self._lanes.depths = dict(depths)
         self._lanes.read_at = time.monotonic()
 
+    def horizon_stands_at(self, age_sec: float, transactions: int) -> None:
+        """How old the oldest transaction is that keeps dead rows from being cleaned up."""
+        self._horizon.stands_at = (age_sec, transactions)
+
 
 class _Bound(Generic[_M]):
     """The children of a metric, each made once; beyond ``limit`` of them all are ``other``."""
@@ -394,6 +400,26 @@ class _Lanes(Collector):
         for lane, depth in self.depths.items():
             family.add_metric([lane], getattr(depth, attribute))
         return family
+
+
+class _Horizon(Collector):
+    def __init__(self) -> None:
+        self.stands_at: tuple[float, int] | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        if self.stands_at is None:
+            return
+        age_sec, transactions = self.stands_at
+        yield GaugeMetricFamily(
+            "noonday_oldest_transaction_age_seconds",
+            "Age of the oldest transaction that keeps dead rows",
+            value=age_sec,
+        )
+        yield GaugeMetricFamily(
+            "noonday_oldest_snapshot_age_transactions",
+            "Transactions begun since the oldest snapshot that keeps dead rows",
+            value=transactions,
+        )
 
 
 class _Count:

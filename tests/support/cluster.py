@@ -36,8 +36,15 @@ class Cluster:
     """Processes over one database that keeps a journal, with a receiver as their witness."""
 
     def __init__(
-        self, settings: Settings, store: Store, receiver: RecordingReceiver, token: str
+        self,
+        dsn: str,
+        settings: Settings,
+        store: Store,
+        receiver: RecordingReceiver,
+        token: str,
     ) -> None:
+        self.dsn = dsn
+        """Of the database itself, however its processes reach it."""
         self.settings = settings
         self.store = store
         self.receiver = receiver
@@ -75,18 +82,13 @@ class Cluster:
         await journal.install(dsn)
         store = await Store.open(dsn, size=4, name="a test")
         async with RecordingReceiver() as receiver:
-            cluster = cls(settings, store, receiver, token)
+            cluster = cls(dsn, settings, store, receiver, token)
             cluster.secrets = await cluster._read_secrets()
             try:
                 yield cluster
             finally:
                 await cluster._close()
                 await store.close()
-
-    @property
-    def dsn(self) -> str:
-        assert self.settings.database_url is not None
-        return self.settings.database_url
 
     def add(
         self, role: str, *, environment: Mapping[str, str] | None = None, **changes: Any

@@ -112,12 +112,21 @@ def i8_only_allowed_transitions(evidence: Evidence) -> Iterator[str]:
         for entry in entries:
             if gone:
                 yield f"{run} came back after it had ended"
+            if _is_note(entry):
+                continue
             outcome = outcomes.get((run, entry.txid)) if entry.after is None else None
             event = _event(entry, outcome)
             if not _allowed(entry, event, outcome):
                 states = _state(entry.before), _state(entry.after) or outcome
                 yield f"{run} went from {states[0]} to {states[1]} ({event})"
             gone = entry.after is None
+
+
+def _is_note(entry: Entry) -> bool:
+    """A wish to cancel was noted: that is no event, and may come while a lease lapses."""
+    before, after = entry.before or {}, entry.after or {}
+    changed = {name for name in before.keys() | after if before.get(name) != after.get(name)}
+    return changed <= {"cancel_reason", "cancel_requested_at", "cancel_told_at", "cancel_kills"}
 
 
 def _event(entry: Entry, outcome: str | None) -> Event | None:

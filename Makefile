@@ -79,6 +79,10 @@ test-oldest: $(DEV)/.ready debian
 test-pgbouncer: $(DEV)/.ready debian
 	NOONDAY_TEST_PGBOUNCER=1 $(DEV)/bin/python -m pytest $(PYTEST) $(ON_EACH_POSTGRES)
 
+.PHONY: soak-cases
+soak-cases: $(DEV)/.ready debian ## The cases from the field, each as long and as big as it was reported
+	NOONDAY_TEST_FULL=1 $(DEV)/bin/python -m pytest -rA -n 1 tests/field
+
 .PHONY: test-newest
 test-newest: $(if $(NEWEST),$(NEW)/.ready)
 ifeq ($(NEWEST),)

@@ -15,13 +15,16 @@ from tests.support.journal import Entry, moment
 
 COUNTED = ("FAILED", "LEASE_EXPIRED")
 ENDS = {
-    "COMPLETE": Event.COMPLETE,
-    "FAILED": Event.DEAD_LETTER,
-    "CANCELLED": Event.CANCEL,
+    ("RUNNING", "COMPLETE"): Event.COMPLETE,
+    ("RUNNING", "FAILED"): Event.DEAD_LETTER,
+    ("RUNNING", "CANCELLED"): Event.STOP,
+    ("READY", "FAILED"): Event.KILL,
+    ("RETRYING", "FAILED"): Event.KILL,
+    ("READY", "CANCELLED"): Event.CANCEL,
+    ("RETRYING", "CANCELLED"): Event.CANCEL,
 }
 CHANGES = {
     ("READY", "RUNNING"): Event.CLAIM,
-    ("RUNNING", "RUNNING"): Event.HEARTBEAT,
     ("RUNNING", "RETRYING"): Event.RETRY,
     ("RETRYING", "READY"): Event.RETRY_DUE,
 }
@@ -112,8 +115,6 @@ def i8_only_allowed_transitions(evidence: Evidence) -> Iterator[str]:
         for entry in entries:
             if gone:
                 yield f"{run} came back after it had ended"
-            if _is_note(entry):
-                continue
             outcome = outcomes.get((run, entry.txid)) if entry.after is None else None
             event = _event(entry, outcome)
             if not _allowed(entry, event, outcome):
@@ -122,21 +123,17 @@ def i8_only_allowed_transitions(evidence: Evidence) -> Iterator[str]:
             gone = entry.after is None
 
 
-def _is_note(entry: Entry) -> bool:
-    """A wish to cancel was noted: that is no event, and may come while a lease lapses."""
-    before, after = entry.before or {}, entry.after or {}
-    changed = {name for name in before.keys() | after if before.get(name) != after.get(name)}
-    return changed <= {"cancel_reason", "cancel_requested_at", "cancel_told_at", "cancel_kills"}
-
-
 def _event(entry: Entry, outcome: str | None) -> Event | None:
     before, after = entry.before, entry.after
     if before is None:
         return Event.MATERIALIZE
     if after is None:
-        return ENDS.get(outcome or "")
+        return ENDS.get((before["state"], outcome or ""))
     if (before["state"], after["state"]) == ("RUNNING", "READY"):
         return _release(before, after)
+    if (before["state"], after["state"]) == ("RUNNING", "RUNNING"):
+        extended = before["locked_until"] != after["locked_until"]
+        return Event.HEARTBEAT if extended else Event.REQUEST_CANCEL
     return CHANGES.get((before["state"], after["state"]))
 
 

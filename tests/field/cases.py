@@ -12,6 +12,8 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
         "tests/races/test_ticks.py::test_an_owner_with_an_old_epoch_writes_nothing",
         "tests/races/test_ticks.py::"
         "test_an_owner_that_lost_and_regained_its_shard_does_not_write_under_its_old_term",
+        "tests/crash/test_scheduler.py::"
+        "test_a_scheduler_stopped_while_it_fires_is_replaced_and_cannot_write_afterwards",
     ),
     "DUP-02": (
         "tests/field/test_duplicates.py::test_no_occurrence_falls_between_two_leaders",

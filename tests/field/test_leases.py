@@ -95,7 +95,7 @@ async def test_what_a_cancel_answers_is_what_becomes_of_the_run(cluster: Cluster
     """LSE-07: cancels around claim and completion, each twice."""
     chance = random.Random(SEED)
     cluster.receiver.answer("/moody", *chance.choices([Answer(), Answer(503)], k=5_000))
-    cluster.receiver.answer("/held", Answer(hold=True))
+    cluster.receiver.answer("/held", *[Answer(hold=True), Answer(503, hold=True)] * 10)
     cluster.add("worker", worker_slots=64)
     await cluster.start("api", "scheduler")
     async with cluster.client() as client, asyncio.TaskGroup() as group:

@@ -42,20 +42,28 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
         "test_after_a_restart_each_of_many_intervals_keeps_its_phase",
     ),
     # Leases, heartbeats, cancelled runs, shutdown.
-    "LSE-01": ("tests/races/test_leases.py::test_a_result_and_the_reaper_do_not_both_end_a_lease",),
+    "LSE-01": (
+        "tests/races/test_leases.py::test_a_result_and_the_reaper_do_not_both_end_a_lease",
+        "tests/races/test_leases.py::"
+        "test_a_reaper_that_acts_on_what_it_read_long_ago_changes_nothing",
+    ),
     "LSE-02": (
         "tests/crash/test_worker.py::test_a_worker_that_slept_through_its_lease_cannot_settle",
     ),
     "LSE-03": (
-        "tests/crash/test_worker.py::"
-        "test_a_worker_killed_within_a_request_leaves_the_run_to_another",
+        "tests/crash/test_leases.py::"
+        "test_a_worker_started_again_under_its_name_does_not_vouch_for_the_leases_it_had",
     ),
     "LSE-04 (c)": (
+        "tests/crash/test_leases.py::"
+        "test_a_worker_that_is_cut_off_hangs_up_before_another_begins_and_works_on_afterwards",
         "tests/loops/test_worker.py::"
         "test_an_attempt_without_a_confirmed_heartbeat_is_stopped_before_its_lease_ends",
         "tests/loops/test_worker.py::test_not_even_a_database_that_keeps_silent_holds_that_up",
     ),
     "LSE-05": (
+        "tests/crash/test_leases.py::"
+        "test_five_restarts_within_one_run_use_no_attempt_and_wait_for_no_lease",
         "tests/crash/test_worker.py::"
         "test_a_worker_told_to_stop_finishes_what_it_can_and_hands_back_the_rest_uncounted",
         "tests/loops/test_worker.py::test_the_tenth_interruption_is_a_dead_letter",
@@ -144,7 +152,9 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
         "test_what_is_on_the_way_of_every_run_uses_its_index_and_its_partition",
     ),
     "PGD-06": (
-        "tests/loops/test_worker.py::test_a_lease_is_extended_when_a_third_of_it_has_passed",
+        "tests/crash/test_leases.py::test_heartbeats_go_on_while_the_pool_has_no_connection_left",
+        "tests/crash/test_leases.py::"
+        "test_a_worker_that_cannot_have_what_its_settings_ask_for_says_so_and_does_not_start",
     ),
     "PGD-07": (
         "tests/field/test_tables.py::"

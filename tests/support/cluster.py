@@ -155,9 +155,11 @@ class Cluster:
     async def drain(self, deadline_sec: float = 20) -> None:
         """Stop what recurs once its timers are on time again, and let all work come to its end."""
         await self.until(f"SELECT ({OVERDUE}) = 0", deadline_sec=deadline_sec)
-        async with self.client() as client, self.store.transaction() as tx:
-            for row in await tx.rows(RECURRING):
-                await client.jobs.delete(str(row["id"]))
+        async with self.store.transaction() as tx:
+            recurring = [str(row["id"]) for row in await tx.rows(RECURRING)]
+        async with self.client() as client:
+            for ids in (recurring[n : n + 8] for n in range(0, len(recurring), 8)):
+                await asyncio.gather(*(client.jobs.delete(id) for id in ids))
         await self.until(f"SELECT ({OVERDUE}) + ({UNFINISHED}) = 0", deadline_sec=deadline_sec)
 
     async def check(self, *, drained: bool = True) -> list[str]:

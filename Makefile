@@ -24,7 +24,7 @@ ON_EACH_POSTGRES := $(wildcard tests/store tests/races tests/crash)
 
 APT_GET := DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0
 PIP := pip --disable-pip-version-check install --progress-bar off
-DEBIAN_PACKAGES := postgresql pgbouncer curl prometheus
+DEBIAN_PACKAGES := postgresql pgbouncer curl prometheus faketime
 
 # $(call environment,folder,requirements,python): the pinned packages and this project.
 define environment
@@ -78,6 +78,10 @@ test-oldest: $(DEV)/.ready debian
 .PHONY: test-pgbouncer
 test-pgbouncer: $(DEV)/.ready debian
 	NOONDAY_TEST_PGBOUNCER=1 $(DEV)/bin/python -m pytest $(PYTEST) $(ON_EACH_POSTGRES)
+
+.PHONY: soak-cases
+soak-cases: $(DEV)/.ready debian ## The cases from the field, each as long and as big as it was reported
+	NOONDAY_TEST_FULL=1 $(DEV)/bin/python -m pytest -rA -n 1 tests/field
 
 .PHONY: test-newest
 test-newest: $(if $(NEWEST),$(NEW)/.ready)

@@ -177,6 +177,7 @@ def is_metric(name: str, suffixes: tuple[str, ...]) -> bool:
 def metric_names() -> list[str]:
     metrics = Metrics("0")
     metrics.lanes_stand_at({})
+    metrics.horizon_stands_at(0.0, 0)
     return re.findall(r"^# HELP (noonday_\w+)", metrics.render().decode(), re.MULTILINE)
 
 

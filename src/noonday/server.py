@@ -401,9 +401,10 @@ async def _forget(node: Node) -> None:
 def _gauges(node: Node) -> Callable[[], Awaitable[int]]:
     async def read() -> int:
         async with node.store.transaction() as tx:
-            rows = await gauges.lanes(tx)
-            held = await gauges.held(tx)
+            rows, held = await gauges.lanes(tx), await gauges.held(tx)
+            horizon = await gauges.horizon(tx)
         node.metrics.held_stand_at(held)
+        node.metrics.horizon_stands_at(horizon["age_sec"], horizon["transactions"])
         node.metrics.lanes_stand_at(
             {
                 row["lane"]: Depth(

@@ -208,6 +208,8 @@ class Metrics:
         self._registry.register(self._tenants)
         self._standing = _Standing()
         self._registry.register(self._standing)
+        self._horizon = _Horizon()
+        self._registry.register(self._horizon)
 
         self._jobs_accepted = self._counter("jobs_accepted", "Jobs answered with 202")
         self._jobs_suspended = self._counter(
@@ -445,6 +447,10 @@ class Metrics:
         self._lanes.depths = dict(depths)
         self._lanes.read_at = time.monotonic()
 
+    def horizon_stands_at(self, age_sec: float, transactions: int) -> None:
+        """How old the oldest transaction is that keeps dead rows from being cleaned up."""
+        self._horizon.stands_at = (age_sec, transactions)
+
     def totals(self) -> Totals:
         """What the counters stand at that alerts are made from."""
         errors = {
@@ -549,6 +555,26 @@ class _Holds(Collector):
         for kind, count in self.runs.items():
             family.add_metric([kind], count)
         yield family
+
+
+class _Horizon(Collector):
+    def __init__(self) -> None:
+        self.stands_at: tuple[float, int] | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        if self.stands_at is None:
+            return
+        age_sec, transactions = self.stands_at
+        yield GaugeMetricFamily(
+            "noonday_oldest_transaction_age_seconds",
+            "Age of the oldest transaction that keeps dead rows",
+            value=age_sec,
+        )
+        yield GaugeMetricFamily(
+            "noonday_oldest_snapshot_age_transactions",
+            "Transactions begun since the oldest snapshot that keeps dead rows",
+            value=transactions,
+        )
 
 
 class _Count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,15 @@ class Cluster:
     """Processes over one database that keeps a journal, with a receiver as their witness."""
 
     def __init__(
-        self, settings: Settings, store: Store, receiver: RecordingReceiver, token: str
+        self,
+        dsn: str,
+        settings: Settings,
+        store: Store,
+        receiver: RecordingReceiver,
+        token: str,
     ) -> None:
+        self.dsn = dsn
+        """Of the database itself, however its processes reach it."""
         self.settings = settings
         self.store = store
         self.receiver = receiver
@@ -76,7 +83,7 @@ class Cluster:
         await journal.install(dsn)
         store = await Store.open(dsn, size=4, name="a test")
         async with RecordingReceiver() as receiver:
-            cluster = cls(settings, store, receiver, token)
+            cluster = cls(dsn, settings, store, receiver, token)
             cluster.secrets = await cluster._read_secrets()
             try:
                 yield cluster
@@ -84,18 +91,15 @@ class Cluster:
                 await cluster._close()
                 await store.close()
 
-    @property
-    def dsn(self) -> str:
-        assert self.settings.database_url is not None
-        return self.settings.database_url
-
-    def add(self, role: str, **changes: Any) -> Member:
-        """Start a process; ``changes`` are settings of its own."""
+    def add(
+        self, role: str, *, environment: Mapping[str, str] | None = None, **changes: Any
+    ) -> Member:
+        """Start a process; ``changes`` are settings of its own, ``environment`` adds variables."""
         settings = msgspec.structs.replace(self.settings, **changes)
         admin = listening.bind("127.0.0.1", 0)
         api = self._api_socket if role == "api" else None
         log = self.settings.home / f"{role}-{len(self.members)}.log"
-        member = Member(Child(role, settings, admin, api), log)
+        member = Member(Child(role, settings, admin, api), log, environment)
         self.members.append(member)
         member.start()
         return member
@@ -152,9 +156,11 @@ class Cluster:
     async def drain(self, deadline_sec: float = 20) -> None:
         """Stop what recurs once its timers are on time again, and let all work come to its end."""
         await self.until(f"SELECT ({OVERDUE}) = 0", deadline_sec=deadline_sec)
-        async with self.client() as client, self.store.transaction() as tx:
-            for row in await tx.rows(RECURRING):
-                await client.jobs.delete(str(row["id"]))
+        async with self.store.transaction() as tx:
+            recurring = [str(row["id"]) for row in await tx.rows(RECURRING)]
+        async with self.client() as client:
+            for ids in (recurring[n : n + 8] for n in range(0, len(recurring), 8)):
+                await asyncio.gather(*(client.jobs.delete(id) for id in ids))
         await self.until(f"SELECT ({OVERDUE}) + ({UNFINISHED}) = 0", deadline_sec=deadline_sec)
 
     async def check(self, *, drained: bool = True) -> list[str]:

@@ -16,13 +16,16 @@ from tests.support.journal import Entry, moment
 
 COUNTED = ("FAILED", "LEASE_EXPIRED")
 ENDS = {
-    "COMPLETE": Event.COMPLETE,
-    "FAILED": Event.DEAD_LETTER,
-    "CANCELLED": Event.CANCEL,
+    ("RUNNING", "COMPLETE"): Event.COMPLETE,
+    ("RUNNING", "FAILED"): Event.DEAD_LETTER,
+    ("RUNNING", "CANCELLED"): Event.STOP,
+    ("READY", "FAILED"): Event.KILL,
+    ("RETRYING", "FAILED"): Event.KILL,
+    ("READY", "CANCELLED"): Event.CANCEL,
+    ("RETRYING", "CANCELLED"): Event.CANCEL,
 }
 CHANGES = {
     ("READY", "RUNNING"): Event.CLAIM,
-    ("RUNNING", "RUNNING"): Event.HEARTBEAT,
     ("RUNNING", "RETRYING"): Event.RETRY,
     ("RETRYING", "READY"): Event.RETRY_DUE,
 }
@@ -131,11 +134,14 @@ def _event(entry: Entry, outcome: str | None) -> Event | None:
     if before is None:
         return Event.MATERIALIZE
     if after is None:
-        return ENDS.get(outcome or "")
+        return ENDS.get((before["state"], outcome or ""))
     if (before["state"], after["state"]) == ("RUNNING", "READY"):
         return _release(before, after)
     if (before["state"], after["state"]) == ("READY", "READY") and after["hold"] is None:
         return Event.ADMIT
+    if (before["state"], after["state"]) == ("RUNNING", "RUNNING"):
+        extended = before["locked_until"] != after["locked_until"]
+        return Event.HEARTBEAT if extended else Event.REQUEST_CANCEL
     return CHANGES.get((before["state"], after["state"]))
 
 

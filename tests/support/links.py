@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Literal
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
-Fault = Literal["none", "before commit", "after commit", "down", "silent"]
+Fault = Literal["none", "before commit", "after commit", "down", "silent", "forgotten"]
 
 COMMIT = b"COMMIT;"
 
@@ -18,14 +18,28 @@ class Link:
 
     ``before commit``: the server never sees it and rolls back. ``after commit``: the server has
     carried it out, and its answer is lost. ``down``: it cuts whatever is sent, until it is up.
-    ``silent``: it swallows whatever is sent, and nobody is told.
+    ``silent``: it swallows whatever is sent, and nobody is told. ``forgotten``: so, too, and
+    what was connected meanwhile or before stays like that for good, as behind a router that was
+    started again.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._port = 0
-        self.fault: Fault = "none"
+        self._fault: Fault = "none"
+        self._forget: set[asyncio.Event] = set()
         self.cuts = 0
+
+    @property
+    def fault(self) -> Fault:
+        return self._fault
+
+    @fault.setter
+    def fault(self, fault: Fault) -> None:
+        self._fault = fault
+        if fault == "forgotten":
+            for forget in self._forget:
+                forget.set()
 
     @property
     def url(self) -> str:
@@ -43,10 +57,14 @@ class Link:
 
     async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         server, to_server = await self._connect()
-        cutting = asyncio.Event()
-        up = asyncio.create_task(self._up(client, to_server, cutting))
-        down = asyncio.create_task(self._down(server, to_client, cutting))
+        cutting, forget = asyncio.Event(), asyncio.Event()
+        if self.fault == "forgotten":
+            forget.set()
+        self._forget.add(forget)
+        up = asyncio.create_task(self._up(client, to_server, cutting, forget))
+        down = asyncio.create_task(self._down(server, to_client, cutting, forget))
         await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+        self._forget.discard(forget)
         for task in (up, down):
             task.cancel()
         await asyncio.gather(up, down, return_exceptions=True)
@@ -54,12 +72,16 @@ class Link:
             writer.transport.abort()
 
     async def _up(
-        self, client: asyncio.StreamReader, to_server: asyncio.StreamWriter, cutting: asyncio.Event
+        self,
+        client: asyncio.StreamReader,
+        to_server: asyncio.StreamWriter,
+        cutting: asyncio.Event,
+        forget: asyncio.Event,
     ) -> None:
         while data := await client.read(65_536):
             if self.fault == "down":
                 return
-            if self.fault == "silent":
+            if self.fault == "silent" or forget.is_set():
                 continue
             if COMMIT in data and self.fault != "none":
                 before = self.fault == "before commit"
@@ -72,13 +94,20 @@ class Link:
             await to_server.drain()
 
     async def _down(
-        self, server: asyncio.StreamReader, to_client: asyncio.StreamWriter, cutting: asyncio.Event
+        self,
+        server: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+        cutting: asyncio.Event,
+        forget: asyncio.Event,
     ) -> None:
         while data := await server.read(65_536):
             if cutting.is_set():
                 return
-            to_client.write(data)
-            await to_client.drain()
+            if not forget.is_set():
+                to_client.write(data)
+                await to_client.drain()
+        if forget.is_set():
+            await asyncio.Event().wait()  # the client is told nothing
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         parts = urlsplit(self._url)

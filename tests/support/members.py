@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,12 @@ from tests.support.holds import eventually
 class Member:
     """One process of a role."""
 
-    def __init__(self, child: Child, log: Path) -> None:
+    def __init__(
+        self, child: Child, log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._child = child
         self._log = log
+        self._environment = environment or {}
         self.admin = listening.address_of(child.admin)
         self.pid = 0
 
@@ -33,7 +36,7 @@ class Member:
 
     def start(self) -> None:
         """Start it, or start it again at the same address."""
-        with _errors_into(self._log):
+        with _errors_into(self._log), _environment_with(self._environment):
             self._child.start()
         assert self._child.process is not None
         self.pid = self._child.process.pid
@@ -124,3 +127,15 @@ def _errors_into(log: Path) -> Iterator[None]:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
+
+
+@contextmanager
+def _environment_with(variables: Mapping[str, str]) -> Iterator[None]:
+    """Let what is started meanwhile inherit ``variables`` as well."""
+    kept = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -31,21 +32,42 @@ unix_socket_dir = {folder}
 auth_type = scram-sha-256
 auth_file = {folder}/users
 max_client_conn = 1000
-default_pool_size = 50
+default_pool_size = {pool_size}
+{prepared}
 logfile = {folder}/log
 syslog = 0
 """
 
 
+def keeps_statements() -> bool:
+    """Whether the installed pooler can keep prepared statements: from 1.21 on."""
+    program = _program()
+    if program is None:
+        return False
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    version = re.search(r"PgBouncer (\d+)\.(\d+)", said.stdout)
+    return version is not None and tuple(map(int, version.groups())) >= (1, 21)
+
+
+def _program() -> str | None:
+    return shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+
+
 @contextmanager
-def pooling(server_url: str, folder: Path) -> Iterator[str]:
-    """Run a pooler whose files lie in ``folder``; gives the URL that leads through it."""
-    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+def pooling(
+    server_url: str, folder: Path, *, pool_size: int = 50, prepared: int = 0
+) -> Iterator[str]:
+    """Run a pooler whose files lie in ``folder``; gives the URL that leads through it.
+
+    It has up to ``pool_size`` connections to a database, and keeps up to ``prepared`` prepared
+    statements of each client (which needs one that can: ``keeps_statements``).
+    """
+    program = _program()
     if program is None:
         raise pytest.UsageError("needs pgbouncer: apt-get install pgbouncer")
     server = Path(_query(server_url)["host"])
     owner = server.stat()  # it refuses to run as root, and has to reach the server's socket
-    _write_files(server_url, folder)
+    _write_files(server_url, folder, pool_size, prepared)
     for path in (folder, *folder.iterdir()):
         os.chown(path, owner.st_uid, owner.st_gid)
     process = subprocess.Popen(
@@ -70,10 +92,15 @@ def pooled(server_url: str, folder: Path) -> str:
     return urlunsplit(urlsplit(server_url)._replace(query=where))
 
 
-def _write_files(server_url: str, folder: Path) -> None:
+def _write_files(server_url: str, folder: Path, pool_size: int, prepared: int) -> None:
     query, place = _query(server_url), urlsplit(server_url)
     text = CONFIGURATION.format(
-        server=query["host"], port=query["port"], own_port=PORT, folder=folder
+        server=query["host"],
+        port=query["port"],
+        own_port=PORT,
+        folder=folder,
+        pool_size=pool_size,
+        prepared=f"max_prepared_statements = {prepared}" if prepared else "",
     )
     (folder / "configuration").write_text(text)
     # In plain, since it logs in at the server with it, too.

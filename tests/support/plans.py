@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from noonday.store import Row, Tx
+from noonday.store import Row, Store, Tx
 
 
 @dataclass
@@ -74,3 +75,58 @@ class ExplainingTx(Tx):
     async def execute(self, statement: str, *args: Any) -> int:
         await self._explain(statement, *args)
         return await super().execute(statement, *args)
+
+
+class CountingTx(Tx):
+    """A transaction that runs each statement twice, first to count the pages it looks at."""
+
+    __slots__ = ("pages",)
+
+    def __init__(self, tx: Tx, now: datetime | None = None) -> None:
+        super().__init__(tx._connection, now)
+        self.pages: dict[str, int] = {}
+        """Pages that each statement has looked at, as often as it did."""
+
+    async def _count(self, statement: str, *args: Any) -> None:
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
+        plan = json.loads(await self._connection.fetchval(explain, *args))[0]["Plan"]
+        looked_at = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        self.pages[statement] = self.pages.get(statement, 0) + looked_at
+
+    async def rows(self, statement: str, *args: Any) -> list[Row]:
+        await self._count(statement, *args)
+        return await super().rows(statement, *args)
+
+    async def row(self, statement: str, *args: Any) -> Row | None:
+        await self._count(statement, *args)
+        return await super().row(statement, *args)
+
+    async def value(self, statement: str, *args: Any) -> Any:
+        await self._count(statement, *args)
+        return await super().value(statement, *args)
+
+    async def execute(self, statement: str, *args: Any) -> int:
+        await self._count(statement, *args)
+        return await super().execute(statement, *args)
+
+
+# A bitmap looks at a page once, an index for each entry: which of them is chosen wavers.
+ENTRY_BY_ENTRY = "SET LOCAL enable_bitmapscan = off"
+
+
+async def pages(store: Store, statement: str, call: Callable[[Tx], Awaitable[object]]) -> int:
+    """How many pages ``statement`` looks at, entry by entry of its index, when ``call`` runs it;
+    nothing of that stays."""
+    counted: dict[str, int] = {}
+    with suppress(_Undone):
+        async with store.transaction() as tx:
+            await tx.execute(ENTRY_BY_ENTRY)
+            counting = CountingTx(tx, tx.now)
+            await call(counting)
+            counted = counting.pages
+            raise _Undone
+    return counted[statement]
+
+
+class _Undone(Exception):
+    pass

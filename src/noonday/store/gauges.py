@@ -1,4 +1,4 @@
-"""How much there is: in each lane, on hold, for the metrics of one process; and of connections."""
+"""How much there is: in each lane, on hold, of connections, and of what keeps dead rows."""
 
 from __future__ import annotations
 
@@ -45,3 +45,27 @@ HELD: Final = "SELECT hold, count(*) AS runs FROM runs WHERE hold_key IS NOT NUL
 async def held(tx: Tx) -> dict[str, int]:
     """How many runs are held, by the kind of hold."""
     return {row["hold"]: row["runs"] for row in await tx.rows(HELD)}
+
+
+# What was deleted since any of these began is still there for it to see, and every scan passes it.
+# (Of a replication slot it is not known since when. A vacuum holds nobody up.)
+HORIZON: Final = """
+SELECT coalesce(extract(epoch FROM max(clock_timestamp() - since)), 0)::float8 AS age_sec,
+       coalesce(max(age(xid)), 0)::int AS transactions
+FROM (
+    SELECT xact_start AS since, x.xid
+    FROM pg_stat_activity AS a, LATERAL (VALUES (backend_xmin), (backend_xid)) AS x(xid)
+    WHERE x.xid IS NOT NULL AND pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker'
+      AND (datname = current_database() OR datname IS NULL)
+    UNION ALL
+    SELECT prepared, transaction FROM pg_prepared_xacts WHERE database = current_database()
+    UNION ALL
+    SELECT NULL, xmin FROM pg_replication_slots WHERE xmin IS NOT NULL
+) AS holder
+"""
+
+
+async def horizon(tx: Tx) -> Row:
+    """The age of the oldest transaction that keeps dead rows from being cleaned up: in seconds,
+    and in transactions that were begun since."""
+    return await tx.one(HORIZON)

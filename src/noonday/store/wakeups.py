@@ -21,8 +21,12 @@ TIMERS: Final = "timers"
 PAUSE_SEC: Final = 0.01
 AGAIN_SEC: Final = 1.0
 NOTIFY_SEC: Final = 5.0
+PROBE_SEC: Final = 10.0
+POLL_SEC: Final = 0.25
+"""How much later work is found without wake-ups, at most: the loops look so often when idle."""
 
 NOTIFY: Final = "SELECT pg_notify($1, $2)"
+PROBE: Final = "SELECT 1"
 
 log = structlog.get_logger()
 
@@ -37,6 +41,7 @@ class Wakeups:
         self._asked: set[str] = set()
         self._ask = asyncio.Event()
         self._listeners: dict[str, list[Callable[[], None]]] = {}
+        self._lost = False
 
     def runs(self) -> None:
         """There are READY runs to claim."""
@@ -56,11 +61,11 @@ class Wakeups:
             try:
                 async with self._store.direct() as connection:
                     await self._serve(connection)
-            except StoreUnavailable:
-                await asyncio.sleep(AGAIN_SEC)
+            except StoreUnavailable as error:
+                self._note_loss(str(error))
             except Exception:
                 log.exception("wakeups.failed")
-                await asyncio.sleep(AGAIN_SEC)
+            await asyncio.sleep(AGAIN_SEC)
 
     async def _serve(self, connection: DirectConnection) -> None:
         lost = asyncio.Event()
@@ -71,16 +76,44 @@ class Wakeups:
             # What was said while nobody listened.
             for kind in self._listeners:
                 self._heard(kind)
+        self._note_return()
         while not lost.is_set():
-            await self._ask.wait()
-            self._ask.clear()
-            asked, self._asked = self._asked, set()
-            for kind in asked:
+            if await self._is_asked():
+                await self._send(connection)
+                await asyncio.sleep(PAUSE_SEC)
+            else:
+                # What only listens would never notice that the other end is gone, if something
+                # between them keeps this end up.
                 async with asyncio.timeout(NOTIFY_SEC):
-                    await connection.value(NOTIFY, CHANNEL, kind)
-                self._notified("sent")
-            await asyncio.sleep(PAUSE_SEC)
+                    await connection.value(PROBE)
         raise StoreUnavailable("the connection for wake-ups was lost")
+
+    async def _is_asked(self) -> bool:
+        """Wait for something to send, or for the time to probe."""
+        try:
+            async with asyncio.timeout(PROBE_SEC):
+                await self._ask.wait()
+        except TimeoutError:
+            return False
+        self._ask.clear()
+        return True
+
+    async def _send(self, connection: DirectConnection) -> None:
+        asked, self._asked = self._asked, set()
+        for kind in asked:
+            async with asyncio.timeout(NOTIFY_SEC):
+                await connection.value(NOTIFY, CHANNEL, kind)
+            self._notified("sent")
+
+    def _note_loss(self, error: str) -> None:
+        if not self._lost:
+            log.warning("wakeups.lost", error=error, wait_sec=POLL_SEC)
+        self._lost = True
+
+    def _note_return(self) -> None:
+        if self._lost:
+            log.info("wakeups.back")
+        self._lost = False
 
     def _wake(self, kind: str) -> None:
         self._asked.add(kind)

@@ -24,7 +24,7 @@ ON_EACH_POSTGRES := $(wildcard tests/store tests/races tests/crash)
 
 APT_GET := DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0
 PIP := pip --disable-pip-version-check install --progress-bar off
-DEBIAN_PACKAGES := postgresql pgbouncer curl prometheus
+DEBIAN_PACKAGES := postgresql pgbouncer curl prometheus faketime
 
 # $(call environment,folder,requirements,python): the pinned packages and this project.
 define environment

@@ -12,6 +12,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from noonday.domain.model import Attempt, HttpTarget, Interval, Kind, Once, RunKey
+from noonday.drill.checks import journal
+from noonday.drill.checks.evidence import Witness
+from noonday.drill.checks.history import RULES, check
+from noonday.drill.checks.received import Received
 from noonday.executors import Sent
 from noonday.executors.http import HttpExecutor
 from noonday.loops.scheduler import Scheduler
@@ -19,10 +23,8 @@ from noonday.store import Store, Tx, runs
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
 from tests.crash.planted import PLANTED
-from tests.support import journal, seeds
-from tests.support.evidence import Witness
-from tests.support.history import RULES, check
-from tests.support.receivers import Received, RecordingReceiver
+from tests.support import seeds
+from tests.support.receivers import RecordingReceiver
 
 KEY = bytes(range(32))
 SECRET = "whsec_" + base64.b64encode(KEY).decode()

@@ -15,12 +15,12 @@ import msgspec
 from noonday import listening, server
 from noonday.client import AsyncClient
 from noonday.domain.errors import StoreUnavailable
+from noonday.drill.checks import history, journal
+from noonday.drill.checks.evidence import Witness
 from noonday.settings import Settings
 from noonday.store import Store, tenants
 from noonday.store.secretbox import SIGNING, read_key_file
 from noonday.supervisor import Child
-from tests.support import history, journal
-from tests.support.evidence import Witness
 from tests.support.holds import eventually
 from tests.support.members import Member
 from tests.support.receivers import RecordingReceiver

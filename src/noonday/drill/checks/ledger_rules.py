@@ -9,9 +9,9 @@ from uuid import UUID
 
 from noonday.domain.model import Kind, Once, RunKey, parse_run_id, shard_of
 from noonday.domain.schedule import jitter
+from noonday.drill.checks.evidence import Evidence, Job
+from noonday.drill.checks.reference import calendar
 from noonday.store.runs import key_of
-from tests.support.evidence import Evidence, Job
-from tests.support.reference import calendar
 
 EPSILON = timedelta(seconds=5)
 """How late the timer of a job may be at the end, when all has been well again for a while."""

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tests.support.delivery_rules import (
+from noonday.drill.checks.delivery_rules import (
     i12_requests_and_attempts_match,
     i13_requests_are_signed_and_alike,
 )
-from tests.support.evidence import Evidence, Witness, gather
-from tests.support.lease_rules import (
+from noonday.drill.checks.evidence import Evidence, Witness, gather
+from noonday.drill.checks.lease_rules import (
     i5_leases_do_not_overlap,
     i6_lease_versions_rise,
     i7_results_are_the_last_holders,
     i8_only_allowed_transitions,
     i9_attempts_are_numbered_and_bounded,
 )
-from tests.support.ledger_rules import (
+from noonday.drill.checks.ledger_rules import (
     i1_nothing_acknowledged_is_lost,
     i2_nothing_is_unexpected,
     i3_an_occurrence_is_materialized_once,

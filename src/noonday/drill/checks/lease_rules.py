@@ -8,10 +8,10 @@ from typing import Any
 
 from noonday.domain.lifecycle import MAX_INTERRUPTIONS, TRANSITIONS, Event, Source
 from noonday.domain.model import RunKey
+from noonday.drill.checks.evidence import Evidence, Lease
+from noonday.drill.checks.journal import Entry, moment
 from noonday.store import Row
 from noonday.store.runs import key_of
-from tests.support.evidence import Evidence, Lease
-from tests.support.journal import Entry, moment
 
 COUNTED = ("FAILED", "LEASE_EXPIRED")
 ENDS = {

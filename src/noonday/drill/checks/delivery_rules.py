@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from noonday.domain.model import parse_run_id
+from noonday.drill.checks.evidence import Evidence
 from noonday.receiver import InvalidSignature, verify
 from noonday.store.runs import key_of
-from tests.support.evidence import Evidence
 
 TOLERANCE_SEC = 5
 

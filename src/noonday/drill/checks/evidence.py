@@ -13,12 +13,12 @@ from uuid import UUID
 import msgspec
 
 from noonday.domain.model import JobSpec, RunKey
+from noonday.drill.checks import journal
+from noonday.drill.checks.database import direct
+from noonday.drill.checks.journal import Entry, moment
+from noonday.drill.checks.received import Received
 from noonday.store import Row, Tx
 from noonday.store.runs import key_of
-from tests.support import journal
-from tests.support.database import direct
-from tests.support.journal import Entry, moment
-from tests.support.receivers import Received
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""A journal of everything that is committed to the tables that matter, for tests only.
+"""A journal of everything that is committed to the tables that matter.
+
+For drills and tests: it is never part of the schema of a service.
 
 Triggers write it, and they fire at COMMIT: entries of one row are in the order of its changes,
 entries of different transactions in the order of their commits, but for the last microseconds.
@@ -13,8 +15,8 @@ from typing import Any
 from uuid import UUID
 
 from noonday.domain.model import Kind, RunKey
+from noonday.drill.checks.database import direct
 from noonday.store import Tx
-from tests.support.database import direct
 
 TABLES = ("runs", "timers", "occurrences", "shards")
 

@@ -23,6 +23,8 @@ def i12_requests_and_attempts_match(evidence: Evidence) -> Iterator[str]:
         for row in evidence.runs
         if row["state"] == "RUNNING"
     }
+    if evidence.requests:
+        yield from _successes_that_nobody_saw(evidence)
     for run_id, requests in evidence.requests.items():
         for attempt, count in Counter(request.attempt for request in requests).items():
             if count > 1:
@@ -33,6 +35,14 @@ def i12_requests_and_attempts_match(evidence: Evidence) -> Iterator[str]:
                     f"{run_id}: a request for attempt {request.attempt}, "
                     f"lease {request.lease_version}, of which there is no record"
                 )
+
+
+def _successes_that_nobody_saw(evidence: Evidence) -> Iterator[str]:
+    for run, executions in evidence.executions.items():
+        seen = {request.attempt for request in evidence.requests.get(str(run), [])}
+        for row in executions:
+            if row["status"] == "SUCCESS" and row["attempt"] not in seen:
+                yield f"{run}: attempt {row['attempt']} succeeded, and no receiver has seen it"
 
 
 def i13_requests_are_signed_and_alike(evidence: Evidence) -> Iterator[str]:

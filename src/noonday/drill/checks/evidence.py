@@ -20,6 +20,8 @@ from noonday.drill.checks.received import Received
 from noonday.store import Row, Tx
 from noonday.store.runs import key_of
 
+KEYS = "SELECT key, route, status, encode(sha256(body), 'hex') AS body FROM idempotency_keys"
+
 
 @dataclass(frozen=True)
 class Witness:
@@ -30,15 +32,36 @@ class Witness:
     requests: list[Received] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
     """The signing secrets of the tenants, as ``whsec_…``."""
+    asked: set[str] | None = None
+    """The names of all jobs that were ever asked for, each under a key that is its name; None when
+    nobody kept a list."""
+    answers: list[Answered] = field(default_factory=list)
+    """Every answer to a keyed request that was a success."""
+    triggered: set[str] = field(default_factory=set)
+    """Runs that were acknowledged as triggered."""
+    cancelled: dict[UUID, datetime] = field(default_factory=dict)
+    """When the cancellation of a job was acknowledged."""
+    unready: list[str] = field(default_factory=list)
+    """Processes that were not ready again in time after all faults had ended."""
+
+
+class Answered(NamedTuple):
+    """One answer to a request under an ``Idempotency-Key``."""
+
+    key: str
+    status: int
+    body_sha256: str
 
 
 class Job(NamedTuple):
     """A job, as far as its calendar goes."""
 
     id: UUID
+    name: str
     state: str
     state_changed_at: datetime | None
     created_at: datetime
+    schedule_version: int
     spec: JobSpec
 
 
@@ -79,6 +102,10 @@ class Evidence:
     runs: list[Row]
     executions: dict[RunKey, list[Row]]
     journal: list[Entry]
+    keys: list[Row]
+    """What is kept under each ``Idempotency-Key``."""
+    shards: list[Row]
+    dead_letters: dict[RunKey, Row]
     witness: Witness
 
     @cached_property
@@ -120,13 +147,19 @@ async def _gather(tx: Tx, witness: Witness) -> Evidence:
         runs=await tx.rows("SELECT * FROM runs"),
         executions=_grouped(executions, key_of),
         journal=await journal.read(tx),
+        keys=await tx.rows(KEYS),
+        shards=await tx.rows("SELECT * FROM shards ORDER BY shard"),
+        dead_letters={key_of(row): row for row in await tx.rows("SELECT * FROM dead_letters")},
         witness=witness,
     )
 
 
 def _job(row: Row) -> Job:
     spec = msgspec.json.decode(row["spec"], type=JobSpec)
-    return Job(row["id"], row["state"], row["state_changed_at"], row["created_at"], spec)
+    return Job(
+        row["id"], row["name"], row["state"], row["state_changed_at"], row["created_at"],
+        row["schedule_version"], spec,
+    )  # fmt: skip
 
 
 def _leases(run: RunKey, entries: list[Entry]) -> Iterable[Lease]:

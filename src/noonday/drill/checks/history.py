@@ -29,6 +29,13 @@ from noonday.drill.checks.ledger_rules import (
     i10_nothing_is_left,
     i15_no_scheduler_writes_behind_its_fence,
 )
+from noonday.drill.checks.promise_rules import (
+    i14_what_must_not_overlap_does_not,
+    i16_the_next_fire_is_the_right_one,
+    i17_what_was_cancelled_stays_so,
+    i20_a_key_makes_one_job_and_keeps_its_answer,
+    i21_all_is_well_again,
+)
 
 Rule = Callable[[Evidence], Iterator[str]]
 RULES: Final[dict[str, Rule]] = {
@@ -44,19 +51,37 @@ RULES: Final[dict[str, Rule]] = {
     "I10": i10_nothing_is_left,
     "I12": i12_requests_and_attempts_match,
     "I13": i13_requests_are_signed_and_alike,
+    "I14": i14_what_must_not_overlap_does_not,
     "I15": i15_no_scheduler_writes_behind_its_fence,
+    "I16": i16_the_next_fire_is_the_right_one,
+    "I17": i17_what_was_cancelled_stays_so,
+    "I20": i20_a_key_makes_one_job_and_keeps_its_answer,
+    "I21": i21_all_is_well_again,
 }
+NOT_APPLICABLE: Final = {"I11": "no broker: the ready queue is Postgres itself"}
+AT_THE_END: Final = "I10"
+"""Holds only when all work was let come to its end."""
+HEALED: Final = "I21"
+"""Holds only when no fault has struck for a while, and all processes are there."""
 
 
-async def check(dsn: str, witness: Witness, *, drained: bool = True) -> list[str]:
+async def check(
+    dsn: str, witness: Witness, *, drained: bool = True, healed: bool = False
+) -> list[str]:
     """The violations, each beginning with the number of its invariant; empty is good.
 
-    ``drained`` says that all work was let come to its end before.
+    ``drained`` says that all work was let come to its end before, ``healed`` that the last fault
+    has ended a while ago and everything runs.
     """
-    evidence = await gather(dsn, witness)
+    return violations(await gather(dsn, witness), drained=drained, healed=healed)
+
+
+def violations(evidence: Evidence, *, drained: bool, healed: bool) -> list[str]:
+    """As :func:`check`, of evidence that was gathered before."""
+    left_out = {name for name, on in ((AT_THE_END, drained), (HEALED, healed)) if not on}
     return [
         f"{name}: {violation}"
         for name, rule in RULES.items()
-        if drained or name != "I10"
+        if name not in left_out
         for violation in rule(evidence)
     ]

@@ -20,6 +20,9 @@ EPSILON = timedelta(seconds=5)
 def i1_nothing_acknowledged_is_lost(evidence: Evidence) -> Iterator[str]:
     for job_id in evidence.witness.acknowledged - evidence.jobs.keys():
         yield f"job {job_id} was acknowledged and is not there"
+    ledger = {str(run) for run in evidence.ledger}
+    for run in sorted(evidence.witness.triggered - ledger):
+        yield f"run {run} was acknowledged as triggered and is not in the ledger"
 
 
 def i2_nothing_is_unexpected(evidence: Evidence) -> Iterator[str]:
@@ -42,6 +45,10 @@ def i2_nothing_is_unexpected(evidence: Evidence) -> Iterator[str]:
     for text in evidence.requests:
         if parse_run_id(text) is None:
             yield f"a request came with {text!r} as its run"
+    asked = evidence.witness.asked
+    for job in evidence.jobs.values() if asked is not None else ():
+        if job.name not in (asked or ()):
+            yield f"job {job.id} has the name {job.name!r}, under which nobody asked for one"
 
 
 def i3_an_occurrence_is_materialized_once(evidence: Evidence) -> Iterator[str]:

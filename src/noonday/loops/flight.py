@@ -26,7 +26,7 @@ class Flight:
     """Bookkeeping of one attempt. All times are of the monotonic clock, in seconds."""
 
     __slots__ = (
-        "alarm", "asked", "decision", "duplicate_cause", "extended", "held", "in_doubt",
+        "alarm", "asked", "claimed", "decision", "duplicate_cause", "extended", "held", "in_doubt",
         "keeps_response", "lease", "lease_sec", "lost", "sent", "settling", "spec", "stop", "task",
     )  # fmt: skip
 
@@ -38,6 +38,7 @@ class Flight:
         self.spec = spec
         self.lease_sec = lease_sec
         self.asked = asked
+        self.claimed = time.monotonic()
         self.extended = asked
         self.sent = Sent()
         self.lost = False

@@ -114,6 +114,21 @@ class Evidence:
         return _grouped((e for e in self.journal if e.source == "runs"), lambda entry: entry.run)
 
     @cached_property
+    def reopened(self) -> dict[RunKey, set[int]]:
+        """The transactions that opened a row of the ledger again: replays of dead letters."""
+        found: defaultdict[RunKey, set[int]] = defaultdict(set)
+        for entry in self.journal:
+            if entry.source == "occurrences" and entry.before is not None:
+                outcomes = entry.before["outcome"], (entry.after or {"outcome": "?"})["outcome"]
+                if outcomes == ("FAILED", None):
+                    found[entry.run].add(entry.txid)
+        return dict(found)
+
+    def reopens(self, entry: Entry) -> bool:
+        """Whether this entry belongs to a replay of its run."""
+        return entry.txid in self.reopened.get(entry.run, ())
+
+    @cached_property
     def leases(self) -> dict[RunKey, list[Lease]]:
         """Every lease that was granted, by run, in the order of commits."""
         return {run: list(_leases(run, entries)) for run, entries in self.by_run.items()}

@@ -56,7 +56,8 @@ def i3_an_occurrence_is_materialized_once(evidence: Evidence) -> Iterator[str]:
     yield from _twice("run", [key_of(row) for row in evidence.runs])
     born: dict[str, list[tuple[RunKey, int]]] = {"runs": [], "occurrences": []}
     for entry in evidence.journal:
-        if entry.source in born and entry.before is None and entry.row.get("outcome") is None:
+        fresh = entry.source in born and entry.before is None and not evidence.reopens(entry)
+        if fresh and entry.row.get("outcome") is None:
             born[entry.source].append((entry.run, entry.txid))
     yield from _twice("run that was begun", [run for run, _ in born["runs"]])
     for run, _ in set(born["runs"]) - set(born["occurrences"]):

@@ -22,8 +22,11 @@ def i14_what_must_not_overlap_does_not(evidence: Evidence) -> Iterator[str]:
     for run, entries in evidence.by_run.items():
         job = evidence.jobs.get(run.job_id)
         if job is not None and _skips(job):
-            end = entries[-1].at if entries[-1].after is None else None
-            lives[run.job_id].append((entries[0].at, end, run))
+            births = [entry.at for entry in entries if entry.before is None]
+            ends = [entry.at for entry in entries if entry.after is None]
+            lives[run.job_id] += [
+                (start, end, run) for start, end in itertools.zip_longest(births, ends) if start
+            ]
     for found in lives.values():
         for (_, end, earlier), (start, _, later) in itertools.pairwise(sorted(found, key=_start)):
             if end is None or start < end:
@@ -90,16 +93,12 @@ def i17_what_was_cancelled_stays_so(evidence: Evidence) -> Iterator[str]:
         if evidence.timers.get(job_id):
             yield f"a timer stands for {job_id}, which was cancelled"
     for run, entries in evidence.by_run.items():
-        born = entries[0]
-        if (
-            run.job_id in cancelled
-            and born.before is None
-            and born.began_at > cancelled[run.job_id]
-        ):
+        births = [entry.at for entry in entries if entry.before is None]
+        if run.job_id in cancelled and any(at > cancelled[run.job_id] for at in births):
             yield f"{run} was begun after its job's cancellation was acknowledged"
     for run, leases in evidence.leases.items():
         for lease in leases:
-            if run.job_id in cancelled and lease.leased_at > cancelled[run.job_id]:
+            if run.job_id in cancelled and lease.granted_at > cancelled[run.job_id]:
                 yield f"{run} was claimed after its job's cancellation was acknowledged"
     yield from _sent_though_cancelled(evidence)
 

@@ -49,7 +49,7 @@ def drill(
       noonday drill
       noonday drill --seconds 1800 --seed 7 --faults F1,F2,F6 --out soak
     """
-    from noonday.drill import run
+    from noonday.drill.entry import run
     from noonday.drill.options import CannotDrill, choose
     from noonday.embedded import EmbeddedPostgresError
 

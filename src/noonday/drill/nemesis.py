@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Final
 
-from noonday.drill.faults import FAULTS, HOSTILE, RANDOM_KILLS, Fault, kills
+from noonday.drill.faults import FAULTS, HOSTILE, RANDOM_KILLS, Fault
 from noonday.drill.marks import Mark
 from noonday.drill.moods import HOSTILE as MOODS
 from noonday.drill.world import STEADY_TARGETS, TARGETS, World
@@ -16,7 +16,7 @@ from noonday.drill.world import STEADY_TARGETS, TARGETS, World
 MOST_AT_ONCE: Final = 3
 HOSTILE_PART: Final = 0.3
 MOOD_SEC: Final = 6.0
-KILL_EACH_SEC: Final = (2.0, 5.0)
+KILL_EACH_SEC: Final = (1.5, 4.5)
 FAULT_SEC: Final = 45.0
 """No fault takes longer; one that does is reported."""
 
@@ -50,7 +50,7 @@ class Nemesis:
         until = time.monotonic() + seconds
         async with asyncio.TaskGroup() as group:
             group.create_task(self._rounds(until))
-            if self._numbers & RANDOM_KILLS.keys():
+            if any(fault.number in self._numbers for fault in RANDOM_KILLS):
                 group.create_task(self._kill_at_random(until))
             if HOSTILE in self._numbers:
                 group.create_task(self._change_moods(until))
@@ -72,19 +72,15 @@ class Nemesis:
             await asyncio.sleep(chance.uniform(0.3, 1.5))
 
     async def _kill_at_random(self, until: float) -> None:
-        roles = [role for number, role in RANDOM_KILLS.items() if number in self._numbers]
+        chosen = [fault for fault in RANDOM_KILLS if fault.number in self._numbers]
         number = 0
-        while time.monotonic() < until:
-            number += 1
-            chance = random.Random(f"{self._world.seed}/kill/{number}")
-            role = chance.choice(roles)
-            name = next(each for each, of in RANDOM_KILLS.items() if of == role)
-
-            async def strike(world: World, chance: random.Random, mark: Mark) -> None:
-                await kills.any_of(world, chance, mark, role)  # noqa: B023 - called at once
-
-            await self._strike(Fault(name, f"kill a {role} at random", strike), chance)
-            await asyncio.sleep(chance.uniform(*KILL_EACH_SEC))
+        async with asyncio.TaskGroup() as group:
+            while time.monotonic() < until:
+                number += 1
+                chance = random.Random(f"{self._world.seed}/kill/{number}")
+                fault, pause_sec = chance.choice(chosen), chance.uniform(*KILL_EACH_SEC)
+                group.create_task(self._strike(fault, chance))
+                await asyncio.sleep(pause_sec)
 
     async def _change_moods(self, until: float) -> None:
         number = 0

@@ -92,7 +92,11 @@ FAULTS: Final = (
     Fault("F15", "no connections left", databases.exhausted),
     Fault("F17", "disk full", databases.full),
 )  # fmt: skip
-RANDOM_KILLS: Final = {"F1": "worker", "F2": "scheduler", "F3": "api"}
-"""Killed all the time as well, at no particular moment."""
+RANDOM_KILLS: Final = (
+    Fault("F1", "kill a worker at random", partial(kills.any_of, role="worker")),
+    Fault("F2", "kill a scheduler at random", partial(kills.any_of, role="scheduler")),
+    Fault("F3", "kill an API at random", partial(kills.any_of, role="api")),
+)
+"""These strike all the time as well, beside the others."""
 HOSTILE: Final = "F19"
 NUMBERS: Final = tuple(dict.fromkeys([*(fault.number for fault in FAULTS), HOSTILE]))

@@ -108,8 +108,8 @@ async def _phases(
         unready = await _well_again(world)
         # What has become due by now is to be seen, too.
         await asyncio.sleep(max(healed_sec - (time.time() - healed), 2.0))
-        evidence = await gather(world.database.dsn, _witness(world, log, unready))
-        violations = history.violations(evidence, drained=False, healed=True)
+        evidence = await gather(world.database.dsn, Witness(unready=unready), past=False)
+        violations = history.broken(evidence, history.OF_NOW)
         return Phases(quiet, faults, healed, time.time()), violations
 
 
@@ -138,7 +138,7 @@ async def _drain(world: World) -> None:
             await asyncio.sleep(0.3)
 
 
-def _witness(world: World, log: ClientLog, unready: list[str] | None = None) -> Witness:
+def _witness(world: World, log: ClientLog) -> Witness:
     """What was seen from outside, read before the database is: then all of it must be there."""
     return Witness(
         acknowledged=set(log.acknowledged),
@@ -148,7 +148,6 @@ def _witness(world: World, log: ClientLog, unready: list[str] | None = None) -> 
         answers=list(log.answers),
         triggered=set(log.triggered),
         cancelled=dict(log.cancelled),
-        unready=unready or [],
     )
 
 

@@ -99,9 +99,13 @@ def _charts(found: Sequence[Delivery], phases: Phases, scale: float, top: float)
         late[second] = max(late[second], delivery.late_sec)
     most = max(arrivals.values(), default=1)
     for second, count in arrivals.items():
+        if second >= phases.end:
+            continue
         yield _bar(second, count / most, f"{count} in this second", "#1565c0", phases, scale, top)
     latest = max([1.0, *late.values()])
     for second, seconds in late.items():
+        if second >= phases.end:
+            continue
         part = math.log1p(seconds) / math.log1p(latest)
         text = f"due in this second, up to {seconds:.2f} s late"
         yield _bar(second, part, text, "#c62828", phases, scale, top + CHART + 14)

@@ -20,6 +20,7 @@ from noonday.drill.checks.received import Received
 from noonday.store import Row, Tx
 from noonday.store.runs import key_of
 
+EXECUTIONS = "SELECT xmin::text::bigint AS txid, * FROM executions ORDER BY lease_version, attempt"
 KEYS = "SELECT key, route, status, encode(sha256(body), 'hex') AS body FROM idempotency_keys"
 
 
@@ -139,19 +140,20 @@ class Evidence:
         return _grouped(self.witness.requests, lambda request: request.run_id)
 
 
-async def gather(dsn: str, witness: Witness) -> Evidence:
-    """Read everything in one snapshot; processes may go on meanwhile."""
+async def gather(dsn: str, witness: Witness, *, past: bool = True) -> Evidence:
+    """Read everything in one snapshot; processes may go on meanwhile.
+
+    Without the ``past`` (journal, attempts, keys) only what the tables hold now: that is quick.
+    """
     async with direct(dsn) as connection, connection.transaction() as tx:
         await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return await _gather(tx, witness)
+        return await _gather(tx, witness, past)
 
 
-async def _gather(tx: Tx, witness: Witness) -> Evidence:
+async def _gather(tx: Tx, witness: Witness, past: bool) -> Evidence:
     jobs = [_job(row) for row in await tx.rows("SELECT * FROM jobs")]
     ledger = await tx.rows("SELECT * FROM occurrences ORDER BY occurrence_at")
-    executions = await tx.rows(
-        "SELECT xmin::text::bigint AS txid, * FROM executions ORDER BY lease_version, attempt"
-    )
+    executions = await tx.rows(EXECUTIONS) if past else []
     timers = await tx.rows("SELECT * FROM timers")
     return Evidence(
         now=await tx.value("SELECT clock_timestamp()"),
@@ -161,8 +163,8 @@ async def _gather(tx: Tx, witness: Witness) -> Evidence:
         ledger_rows=[key_of(row) for row in ledger],
         runs=await tx.rows("SELECT * FROM runs"),
         executions=_grouped(executions, key_of),
-        journal=await journal.read(tx),
-        keys=await tx.rows(KEYS),
+        journal=await journal.read(tx) if past else [],
+        keys=await tx.rows(KEYS) if past else [],
         shards=await tx.rows("SELECT * FROM shards ORDER BY shard"),
         dead_letters={key_of(row): row for row in await tx.rows("SELECT * FROM dead_letters")},
         witness=witness,

@@ -6,7 +6,7 @@ from outside, the answers of the API and the requests that a receiver got.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from noonday.drill.checks.delivery_rules import (
@@ -63,6 +63,8 @@ AT_THE_END: Final = "I10"
 """Holds only when all work was let come to its end."""
 HEALED: Final = "I21"
 """Holds only when no fault has struck for a while, and all processes are there."""
+OF_NOW: Final = ("I16", "I21")
+"""Need nothing of the past."""
 
 
 async def check(
@@ -79,9 +81,9 @@ async def check(
 def violations(evidence: Evidence, *, drained: bool, healed: bool) -> list[str]:
     """As :func:`check`, of evidence that was gathered before."""
     left_out = {name for name, on in ((AT_THE_END, drained), (HEALED, healed)) if not on}
-    return [
-        f"{name}: {violation}"
-        for name, rule in RULES.items()
-        if name not in left_out
-        for violation in rule(evidence)
-    ]
+    return broken(evidence, [name for name in RULES if name not in left_out])
+
+
+def broken(evidence: Evidence, names: Iterable[str]) -> list[str]:
+    """The violations of the invariants that are named."""
+    return [f"{name}: {violation}" for name in names for violation in RULES[name](evidence)]

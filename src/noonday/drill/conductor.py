@@ -106,11 +106,13 @@ async def _phases(
         healed = time.time()
         say("no more faults")
         unready = await _well_again(world)
+        well = time.time()
+        say(f"all was well again {well - healed:.1f} s later" if not unready else "not all is well")
         # What has become due by now is to be seen, too.
         await asyncio.sleep(max(healed_sec - (time.time() - healed), 2.0))
         evidence = await gather(world.database.dsn, Witness(unready=unready), past=False)
         violations = history.broken(evidence, history.OF_NOW)
-        return Phases(quiet, faults, healed, time.time()), violations
+        return Phases(quiet, faults, healed, well, time.time()), violations
 
 
 async def _well_again(world: World) -> list[str]:

@@ -13,6 +13,7 @@ from uuid import UUID
 from noonday.domain.model import parse_run_id
 from noonday.drill.checks.evidence import Evidence
 from noonday.drill.checks.journal import moment
+from noonday.drill.faults import HOSTILE
 from noonday.drill.marks import Mark
 
 ON_TIME_SEC: Final = 1.0
@@ -26,6 +27,8 @@ class Phases:
     quiet: float
     faults: float
     healed: float
+    well: float
+    """When all was ready and on time again after the last fault."""
     end: float
 
     def of(self, at: float) -> str | None:
@@ -77,7 +80,8 @@ def recovery(
     found: Sequence[Delivery], pulses: Set[UUID], marks: Sequence[Mark], phases: Phases
 ) -> dict[str, list[float]]:
     """By fault: the seconds from the end of each until all that fell due within a second was
-    delivered on time. The pulses tell: jobs that fire each second, to receivers that are well."""
+    delivered on time. The pulses tell: jobs that fire each second, to receivers that are well.
+    Only of those that no other fault met meanwhile."""
     on_time = Counter(
         int(delivery.due_at)
         for delivery in found
@@ -88,7 +92,14 @@ def recovery(
         second = int(mark.ended_at)
         while second < phases.end and on_time[second] < len(pulses):
             second += 1
-        if mark.effect is not None and second < phases.end:
+        alone = not any(
+            other is not mark
+            and other.number != HOSTILE
+            and other.started_at < second
+            and mark.ended_at < other.ended_at
+            for other in marks
+        )
+        if alone and mark.effect is not None and second < phases.end:
             times[f"{mark.number} {mark.name}"].append(max(second - mark.ended_at, 0.0))
     return dict(times)
 

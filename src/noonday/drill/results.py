@@ -159,13 +159,16 @@ class Results:
 
     def _fault_lines(self) -> Iterator[str]:
         yield ""
+        again = self.phases.well - self.phases.healed
+        yield f"after the last fault all was well again within {again:.1f} s"
+        yield ""
         yield "fault                                          struck  seen  on time again after (s)"
         for name in sorted({f"{m.number:4}{m.name}" for m in self.marks}):
             struck = [m for m in self.marks if f"{m.number:4}{m.name}" == name]
             times = self.recovery.get(f"{struck[0].number} {struck[0].name}", [])
-            again = _summary(times) if times else "-"
+            back = _summary(times) if times else "-"
             seen = sum(mark.effect is not None for mark in struck)
-            yield f"  {name:45}{len(struck):6}{seen:6}  {again}"
+            yield f"  {name:45}{len(struck):6}{seen:6}  {back}"
 
     def _lateness_lines(self) -> Iterator[str]:
         yield ""
@@ -176,7 +179,7 @@ class Results:
 
 
 def _summary(times: Sequence[float]) -> str:
-    return f"median {measures.percentile(times, 50):.1f}, at most {max(times):.1f}"
+    return f"median {measures.percentile(times, 50):.1f}, at most {max(times):.1f}, of {len(times)}"
 
 
 def commit() -> str | None:

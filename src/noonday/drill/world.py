@@ -150,21 +150,19 @@ class World:
             await asyncio.sleep(0.5)
 
     @asynccontextmanager
-    async def victim(
-        self, role: str | None, chance: random.Random, *, but: Member | None = None
-    ) -> AsyncIterator[Member]:
-        """A process of ``role``, drawn from those that suffer no fault; ours while this lasts."""
+    async def victim(self, role: str | None, chance: random.Random) -> AsyncIterator[Member]:
+        """A process of ``role``, drawn from those that suffer no fault; ours while this lasts.
+
+        One scheduler is always left alone: a takeover needs somebody who takes over.
+        """
         drawn = chance.random()
         while True:
             free = [
                 member
                 for member in self.members
-                if role in (None, member.role)
-                and member is not but
-                and member.runs
-                and not member.struck.locked()
+                if role in (None, member.role) and member.runs and not member.struck.locked()
             ]
-            if free:
+            if any(m.role != "scheduler" for m in free) or len(free) > 1:
                 break
             await asyncio.sleep(0.1)
         member = free[int(drawn * len(free))]

@@ -47,6 +47,7 @@ FAULTS: Final = (
         "F2", "kill a scheduler after its commit",
         partial(kills.at_commit, role="scheduler", what="materialize", act="hold after"),
     ),
+    Fault("F2", "kill every scheduler at once", kills.all_schedulers),
     Fault(
         "F3", "kill an API before a 202 is durable",
         partial(kills.at_commit, role="api", what="create", act="hold before"),

@@ -34,13 +34,14 @@ async def crash(world: World, chance: random.Random, mark: Mark) -> None:
 
 async def backends(world: World, chance: random.Random, mark: Mark) -> None:
     """End random sessions of the service, several times."""
-    mark.at(POSTGRES)
     ended = 0
-    for _ in range(chance.randint(2, 6)):
-        found = [row["pid"] for row in await world.rows(OURS)]
-        chosen = chance.sample(found, min(len(found), chance.randint(1, 4)))
-        ended += await world.value(TERMINATE, chosen)
-        await asyncio.sleep(chance.uniform(0.1, 1.0))
+    async with world.upset:
+        mark.at(POSTGRES)
+        for _ in range(chance.randint(2, 6)):
+            found = [row["pid"] for row in await world.rows(OURS)]
+            chosen = chance.sample(found, min(len(found), chance.randint(1, 4)))
+            ended += await world.value(TERMINATE, chosen)
+            await asyncio.sleep(chance.uniform(0.1, 1.0))
     mark.detail = f"{ended} sessions"
     mark.effect = f"{ended} sessions were ended" if ended else None
 

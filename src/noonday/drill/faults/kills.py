@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import AsyncExitStack
 from typing import Literal
 
 from noonday.domain.model import parse_run_id
@@ -31,6 +32,17 @@ async def any_of(world: World, chance: random.Random, mark: Mark, role: str) -> 
     """Kill a process of ``role``, wherever it is just now."""
     async with world.victim(role, chance) as member:
         await kill(member, mark)
+
+
+async def all_schedulers(world: World, chance: random.Random, mark: Mark) -> None:
+    """Kill every scheduler at once: whoever leads, whoever stands by, and who would take over."""
+    del chance
+    members = [m for m in world.members if m.role == "scheduler"]
+    async with AsyncExitStack() as struck:
+        for member in members:
+            await struck.enter_async_context(member.struck)
+        await asyncio.gather(*(kill(member, mark) for member in members))
+    mark.effect = f"{len(members)} processes died"
 
 
 async def kill(member: Member, mark: Mark, detail: str = "") -> None:

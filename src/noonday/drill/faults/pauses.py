@@ -53,7 +53,7 @@ async def worker(world: World, chance: random.Random, mark: Mark) -> None:
 
 async def scheduler(world: World, chance: random.Random, mark: Mark) -> None:
     """Stop a scheduler for longer than the lease on its shards."""
-    seconds = SHARD_SEC + chance.uniform(3, 5)
+    seconds = SHARD_SEC + chance.uniform(4, 7)
     async with world.victim("scheduler", chance) as member:
         owner = await world.value(OWNER, member.pid)
         mark.at(member.name, detail=f"for {seconds:.1f} s")
@@ -64,7 +64,7 @@ async def scheduler(world: World, chance: random.Random, mark: Mark) -> None:
 
 async def scheduler_in_transaction(world: World, chance: random.Random, mark: Mark) -> None:
     """Stop a scheduler that is about to commit what fell due, for longer than its lease."""
-    seconds = SHARD_SEC + chance.uniform(3, 5)
+    seconds = SHARD_SEC + chance.uniform(4, 7)
     trap = Trap("materialize", "hold before")
     async with world.victim("scheduler", chance) as member:
         owner = await world.value(OWNER, member.pid)

@@ -203,6 +203,9 @@ WITNESSED: dict[str, Callable[[History], object]] = {
     "I17 a cancelled job is claimed": lambda history: history.witness.cancelled.update(
         {history.done.job_id: LONG_AGO}
     ),
+    "I17 a cancelled run completes": lambda history: history.witness.cancelled_runs.update(
+        {str(history.done): LONG_AGO}
+    ),
     "I20 an answer that is not kept": lambda history: history.witness.answers.append(
         Answered("one", 202, "0")
     ),

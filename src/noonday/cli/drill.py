@@ -49,6 +49,7 @@ def drill(
       noonday drill
       noonday drill --seconds 1800 --seed 7 --faults F1,F2,F6 --out soak
     """
+    from noonday.domain.errors import NoondayError
     from noonday.drill.entry import run
     from noonday.drill.options import CannotDrill, choose
     from noonday.embedded import EmbeddedPostgresError
@@ -58,7 +59,7 @@ def drill(
         code = run(options, _say)
     except CannotDrill as error:
         fail(Code.USAGE, str(error))
-    except (EmbeddedPostgresError, OSError) as error:
+    except (NoondayError, EmbeddedPostgresError, OSError) as error:
         fail(Code.FAILED, str(error))
     raise typer.Exit(code)
 

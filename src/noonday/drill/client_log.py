@@ -20,7 +20,7 @@ class Request:
     """One thing asked for, under one key, in as many tries as it took."""
 
     what: str
-    """create, trigger or cancel."""
+    """create, trigger, cancel or cancel run."""
     key: str
     asked_at: float
     tries: int = 0
@@ -41,6 +41,7 @@ class ClientLog:
         self.answers: list[Answered] = []
         self.triggered: set[str] = set()
         self.cancelled: dict[UUID, datetime] = {}
+        self.cancelled_runs: dict[str, datetime] = {}
         self.replayed = 0
         """Answers that said that they were given before."""
         self.troubles: Counter[str] = Counter()
@@ -71,6 +72,10 @@ class ClientLog:
         if request.what == "cancel":
             if document["status"] == "CANCELLED":
                 self.cancelled[UUID(document["id"])] = datetime.fromtimestamp(now, UTC)
+            return
+        if request.what == "cancel run":
+            if document["state"] == "CANCELLED":
+                self.cancelled_runs[request.key] = datetime.fromtimestamp(now, UTC)
             return
         self.answers.append(Answered(request.key, status, hashlib.sha256(body).hexdigest()))
         if request.what == "create":

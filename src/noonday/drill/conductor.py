@@ -150,6 +150,7 @@ def _witness(world: World, log: ClientLog) -> Witness:
         answers=list(log.answers),
         triggered=set(log.triggered),
         cancelled=dict(log.cancelled),
+        cancelled_runs=dict(log.cancelled_runs),
     )
 
 

@@ -96,18 +96,20 @@ class Clients:
         cancel, gives_up = chance.random() < 0.1, chance.random() < GIVE_UP
         for job_id in await self._post_job(body, gives_up=gives_up):
             if cancel:
-                await self._cancel(job_id)
+                await self._cancel(job_id, stop=chance.random() < 0.5)
 
     async def _trigger(self, chance: random.Random, name: str) -> None:
-        job_id = chance.choice(self._recurring)
-        await self._insist("trigger", name, "POST", f"/v1/jobs/{job_id}/trigger")
+        job_id, cancel = chance.choice(self._recurring), chance.random() < 0.2
+        run = await self._insist("trigger", name, "POST", f"/v1/jobs/{job_id}/trigger")
+        if run is not None and cancel:
+            await self._insist("cancel run", run["id"], "POST", f"/v1/runs/{run['id']}/cancel")
 
     async def _come_and_go(self, chance: random.Random, name: str) -> None:
         """A recurring job that is cancelled after a while."""
         body = self._job(name, chance.randrange(TARGETS), chance.choice(RECURRING))
         for job_id in await self._post_job(body):
             await asyncio.sleep(chance.uniform(1, 6))
-            await self._cancel(job_id)
+            await self._cancel(job_id, stop=chance.random() < 0.5)
 
     def _job(
         self, name: str, target: int, schedule: dict[str, Any], *, max_attempts: int = 20
@@ -127,8 +129,10 @@ class Clients:
         answer = await self._insist("create", name, "POST", "/v1/jobs", body, gives_up=gives_up)
         return [UUID(answer["id"])] if answer is not None else []
 
-    async def _cancel(self, job_id: UUID) -> None:
-        await self._insist("cancel", str(job_id), "DELETE", f"/v1/jobs/{job_id}")
+    async def _cancel(self, job_id: UUID, *, stop: bool) -> None:
+        """End a job; with ``stop`` what runs of it, too."""
+        path = f"/v1/jobs/{job_id}" + ("?running=cancel" if stop else "")
+        await self._insist("cancel", str(job_id), "DELETE", path)
 
     async def _insist(
         self,

@@ -122,7 +122,11 @@ class _Owner:
 
 def main() -> None:
     """Obey until the input ends."""
-    owner = _Owner(Path(sys.argv[1]), int(sys.argv[2]))
+    try:
+        owner = _Owner(Path(sys.argv[1]), int(sys.argv[2]))
+    except (EmbeddedPostgresError, OSError, subprocess.CalledProcessError) as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return
     try:
         for line in sys.stdin:
             try:

@@ -55,7 +55,7 @@ class Results:
             "client retries": sum(max(r.tries - 1, 0) for r in self.clients.requests),
             "answers given again": self.clients.replayed,
             "triggers acknowledged": len(self.clients.triggered),
-            "cancels acknowledged": len(self.clients.cancelled),
+            "cancels acknowledged": len(self.clients.cancelled) + len(self.clients.cancelled_runs),
             "occurrences": len(self.evidence.ledger),
             **{f"occurrences {name}": count for name, count in sorted(outcomes.items())},
             "deliveries": len(self.deliveries),

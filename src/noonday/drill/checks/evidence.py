@@ -42,6 +42,8 @@ class Witness:
     """Runs that were acknowledged as triggered."""
     cancelled: dict[UUID, datetime] = field(default_factory=dict)
     """When the cancellation of a job was acknowledged."""
+    cancelled_runs: dict[str, datetime] = field(default_factory=dict)
+    """When a run was acknowledged as cancelled."""
     unready: list[str] = field(default_factory=list)
     """Processes that were not ready again in time after all faults had ended."""
 

@@ -100,7 +100,18 @@ def i17_what_was_cancelled_stays_so(evidence: Evidence) -> Iterator[str]:
         for lease in leases:
             if run.job_id in cancelled and lease.granted_at > cancelled[run.job_id]:
                 yield f"{run} was claimed after its job's cancellation was acknowledged"
+    yield from _cancelled_runs(evidence)
     yield from _sent_though_cancelled(evidence)
+
+
+def _cancelled_runs(evidence: Evidence) -> Iterator[str]:
+    for run_id, at in evidence.witness.cancelled_runs.items():
+        run = parse_run_id(run_id)
+        row = evidence.ledger.get(run) if run is not None else None
+        if run is None or row is None or row["outcome"] != "CANCELLED":
+            yield f"{run_id} was acknowledged as cancelled, and is not in the ledger as that"
+        elif any(lease.granted_at > at for lease in evidence.leases.get(run, [])):
+            yield f"{run_id} was claimed after it was acknowledged as cancelled"
 
 
 def _sent_though_cancelled(evidence: Evidence) -> Iterator[str]:

@@ -17,6 +17,8 @@ MOST_AT_ONCE: Final = 3
 HOSTILE_PART: Final = 0.3
 MOOD_SEC: Final = 6.0
 KILL_EACH_SEC: Final = (1.5, 4.5)
+LAST_SEC: Final = 5.0
+"""So long before the end the last round begins."""
 FAULT_SEC: Final = 45.0
 """No fault takes longer; one that does is reported."""
 
@@ -59,7 +61,7 @@ class Nemesis:
 
     async def _rounds(self, until: float) -> None:
         for number, faults in enumerate(rounds(self._world.seed, self._numbers)):
-            if time.monotonic() >= until:
+            if time.monotonic() >= until - LAST_SEC:
                 return
             chance = random.Random(f"{self._world.seed}/round/{number}")
             self._say("; ".join(f"{fault.number} {fault.name}" for fault in faults))

@@ -33,9 +33,9 @@ def emptiness(
 ) -> Iterator[str]:
     """Why the drill proves nothing, if so. ``figures``: deliveries, kills, takeovers."""
     wanted = {"deliveries": seconds * DELIVERIES_PER_SEC}
-    if set(named) >= KILLS:
+    if KILLS & set(named):
         wanted["kills"] = seconds / SEC_PER_KILL
-    if set(named) >= TAKE_OVER:
+    if TAKE_OVER & set(named):
         wanted["takeovers"] = seconds / SEC_PER_TAKEOVER
     for what, least in wanted.items():
         if figures[what] < int(least):

@@ -117,6 +117,8 @@ async def backend(world: World, chance: random.Random, mark: Mark) -> None:
         pid = chance.choice([row["pid"] for row in await world.rows(OURS)])
         mark.at(POSTGRES, detail=f"session {pid} for {seconds:.1f} s")
         started = _stat(pid)
+        if started[2:] != [str(world.database.pid)]:
+            return  # it has ended since, and the number may be somebody else's
         os.kill(pid, signal.SIGSTOP)
         try:
             await asyncio.sleep(seconds)
@@ -128,12 +130,12 @@ async def backend(world: World, chance: random.Random, mark: Mark) -> None:
 
 
 def _stat(pid: int) -> list[str]:
-    """State and start time of a process; empty when it is gone."""
+    """State, start time and parent of a process; empty when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
-    return [fields[0], fields[19]]
+    return [fields[0], fields[19], fields[1]]
 
 
 async def rolling(world: World, chance: random.Random, mark: Mark) -> None:

@@ -55,7 +55,11 @@ class Clients:
         stop = asyncio.Event()
         timeout = aiohttp.ClientTimeout(total=TRY_SEC)
         headers = {"Authorization": f"Bearer {self._world.token}"}
-        async with aiohttp.ClientSession(headers=headers, timeout=timeout) as self._session:
+        # A connection for each request: else all would go to the API process that came first.
+        connector = aiohttp.TCPConnector(force_close=True)
+        async with aiohttp.ClientSession(
+            connector=connector, headers=headers, timeout=timeout
+        ) as self._session:
             await self._prepare()
             acts = [(f"creator {n}", self._create) for n in range(CREATORS)]
             acts += [("trigger", self._trigger), ("canceller", self._come_and_go)]

@@ -37,6 +37,11 @@ class Mark:
         self.where += where
         self.detail = detail or self.detail
 
+    @property
+    def struck(self) -> bool:
+        """Whether it came to that; the moment for which it waited may never have come."""
+        return bool(self.where) and self.error is None
+
     def look_back(self, evidence: Evidence) -> None:
         """Find the effect that only the end can show."""
         if self.effect is None and self.later is not None:

@@ -16,9 +16,13 @@ from noonday.drill.world import STEADY_TARGETS, TARGETS, World
 MOST_AT_ONCE: Final = 3
 HOSTILE_PART: Final = 0.3
 MOOD_SEC: Final = 6.0
-KILL_EACH_SEC: Final = (1.5, 4.5)
+KILL_EACH_SEC: Final = (1.0, 3.5)
+CALM_SEC: Final = 5.0
+"""After a fault that struck alone nothing else does for so long: how soon is all well again?"""
 LAST_SEC: Final = 5.0
 """So long before the end the last round begins."""
+ROUND_SEC: Final = 8.0
+"""Then the next round begins, beside what goes on of the last one."""
 FAULT_SEC: Final = 45.0
 """No fault takes longer; one that does is reported."""
 
@@ -45,6 +49,7 @@ class Nemesis:
         self._world = world
         self._numbers = frozenset(numbers)
         self._say = say
+        self._calm = False
         self.marks: list[Mark] = []
 
     async def rage(self, seconds: float) -> None:
@@ -60,18 +65,27 @@ class Nemesis:
             await witness.be({})
 
     async def _rounds(self, until: float) -> None:
-        for number, faults in enumerate(rounds(self._world.seed, self._numbers)):
-            if time.monotonic() >= until - LAST_SEC:
-                return
-            chance = random.Random(f"{self._world.seed}/round/{number}")
-            self._say("; ".join(f"{fault.number} {fault.name}" for fault in faults))
-            await asyncio.gather(
-                *(
-                    self._strike(fault, random.Random(f"{self._world.seed}/{number}/{n}"))
-                    for n, fault in enumerate(faults)
-                )
-            )
-            await asyncio.sleep(chance.uniform(0.3, 1.5))
+        under_way: set[asyncio.Task[None]] = set()
+        async with asyncio.TaskGroup() as group:
+            for number, faults in enumerate(rounds(self._world.seed, self._numbers)):
+                if time.monotonic() >= until - LAST_SEC:
+                    return
+                self._say("; ".join(f"{fault.number} {fault.name}" for fault in faults))
+                for n, fault in enumerate(faults):
+                    chance = random.Random(f"{self._world.seed}/{number}/{n}")
+                    under_way.add(group.create_task(self._strike(fault, chance)))
+                _, under_way = await asyncio.wait(under_way, timeout=ROUND_SEC)
+                while len(under_way) >= MOST_AT_ONCE:
+                    _, under_way = await asyncio.wait(
+                        under_way, return_when=asyncio.FIRST_COMPLETED
+                    )
+                await self._pause(number, calm=len(faults) == 1 and not under_way)
+
+    async def _pause(self, number: int, *, calm: bool) -> None:
+        chance = random.Random(f"{self._world.seed}/pause/{number}")
+        self._calm = calm
+        await asyncio.sleep(CALM_SEC if calm else chance.uniform(0.3, 1.5))
+        self._calm = False
 
     async def _kill_at_random(self, until: float) -> None:
         chosen = [fault for fault in RANDOM_KILLS if fault.number in self._numbers]
@@ -81,7 +95,8 @@ class Nemesis:
                 number += 1
                 chance = random.Random(f"{self._world.seed}/kill/{number}")
                 fault, pause_sec = chance.choice(chosen), chance.uniform(*KILL_EACH_SEC)
-                group.create_task(self._strike(fault, chance))
+                if not self._calm:
+                    group.create_task(self._strike(fault, chance))
                 await asyncio.sleep(pause_sec)
 
     async def _change_moods(self, until: float) -> None:

@@ -47,14 +47,14 @@ def _without_effect(
     named: Sequence[str], marks: Sequence[Mark], *, all_named: bool
 ) -> Iterator[str]:
     for number in named:
-        struck = [mark for mark in marks if mark.number == number]
+        struck = [mark for mark in marks if mark.number == number and mark.struck]
         if not struck and not all_named:
             yield f"{number} was named, and never struck"
         elif struck and not any(mark.effect for mark in struck):
             yield f"{number} struck {len(struck)} times without a visible effect"
     optional = {fault.name for fault in FAULTS if fault.optional}
     for name in sorted({mark.name for mark in marks if mark.number != HOSTILE} - optional):
-        struck = [mark for mark in marks if mark.name == name]
-        if not any(mark.effect for mark in struck):
-            details = "; ".join(mark.error or mark.detail or "no chance came" for mark in struck)
+        struck = [mark for mark in marks if mark.name == name and mark.struck]
+        if struck and not any(mark.effect for mark in struck):
+            details = "; ".join(mark.detail for mark in struck)
             yield f"“{name}” struck {len(struck)} times without a visible effect ({details})"

@@ -31,6 +31,7 @@ STEADY_TARGETS: Final = 4
 """The first targets are never hostile: what is sent there shows how Noonday itself does."""
 LEASE_SEC: Final = 5
 START_SEC: Final = 60.0
+PATIENCE_SEC: Final = 15.0
 
 
 class World:
@@ -174,16 +175,19 @@ class World:
         return next((member for member in self.members if member.pid == pid), None)
 
     async def rows(self, query: str, *args: object) -> list[Row]:
-        """What a query answers; raises ``StoreUnavailable``."""
-        async with self.store.transaction() as tx:
-            return await tx.rows(query, *args)
+        """What a query answers, when the database can answer; it may be run more than once.
+        Raises ``StoreUnavailable`` after ``PATIENCE_SEC``."""
+        until = asyncio.get_running_loop().time() + PATIENCE_SEC
+        while True:
+            try:
+                async with self.store.transaction() as tx:
+                    return await tx.rows(query, *args)
+            except StoreUnavailable:
+                if asyncio.get_running_loop().time() > until:
+                    raise
+            await asyncio.sleep(0.1)
 
     async def value(self, query: str, *args: object) -> Any:
-        """The first value that a query answers; raises ``StoreUnavailable``."""
-        async with self.store.transaction() as tx:
-            return await tx.value(query, *args)
-
-    async def execute(self, statement: str, *args: object) -> int:
-        """Run a statement; how many rows it touched."""
-        async with self.store.transaction() as tx:
-            return await tx.execute(statement, *args)
+        """The first value of :meth:`rows`, or None."""
+        rows = await self.rows(query, *args)
+        return rows[0][0] if rows else None

@@ -110,7 +110,7 @@ async def at_commit(
             await kill(member, mark, f"{when} the commit of a {what}")
             mark.effect = f"died {when} the commit of a {what}"
         except TimeoutError:
-            mark.at(member.name, detail=f"no {what} came")
+            mark.detail = f"no {what} came"
         finally:
             member.link.disarm(trap)
 

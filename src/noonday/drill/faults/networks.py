@@ -58,7 +58,7 @@ async def lost_answer(
             async with asyncio.timeout(PATIENCE_SEC):
                 await trap.sprung.wait()
         except TimeoutError:
-            mark.at(member.name, detail=f"no {what} came")
+            mark.detail = f"no {what} came"
             return
         finally:
             link.disarm(trap)

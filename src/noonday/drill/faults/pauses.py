@@ -77,7 +77,7 @@ async def scheduler_in_transaction(world: World, chance: random.Random, mark: Ma
             async with frozen(member):
                 await asyncio.sleep(seconds)
         except TimeoutError:
-            mark.at(member.name, detail="nothing fell due")
+            mark.detail = "nothing fell due"
         finally:
             member.link.disarm(trap)
 

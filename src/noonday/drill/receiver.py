@@ -33,6 +33,7 @@ class Receiver:
         self._done: set[str] = set()
         self._holds_next = False
         self._released = asyncio.Event()
+        self._serving: set[asyncio.Task[Any] | None] = set()
 
     def obey(self, order: dict[str, Any]) -> None:
         """``moods`` by path, ``hold`` the next request, ``release`` what is held."""
@@ -46,12 +47,15 @@ class Receiver:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, to its end."""
+        task = asyncio.current_task()
+        self._serving.add(task)  # nobody else holds on to it
         try:
             while await self._serve_one(reader, writer):
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # they hung up
         finally:
+            self._serving.discard(task)
             writer.close()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

@@ -13,6 +13,8 @@ from noonday.drill.world import World
 from noonday.embedded import EmbeddedPostgresError
 
 POSTGRES = "postgres"
+TAKING_SEC = 20.0
+AT_ONCE = 16
 OURS = """
 SELECT pid FROM pg_stat_activity
 WHERE usename = current_user AND application_name LIKE 'noonday %' ORDER BY pid
@@ -50,18 +52,24 @@ async def exhausted(world: World, chance: random.Random, mark: Mark) -> None:
     """Take every connection that the server gives, so that it refuses the service new ones."""
     seconds = chance.uniform(3, 7)
     async with world.upset, AsyncExitStack() as taken:
+        until = asyncio.get_running_loop().time() + TAKING_SEC
+        refused = await _take_some(world, taken)
+        while not refused and asyncio.get_running_loop().time() < until:
+            refused = await _take_some(world, taken)
         mark.at(POSTGRES, detail=f"for {seconds:.1f} s")
+        await _cut_all(world)  # so that the service has to ask for new ones
         until = asyncio.get_running_loop().time() + seconds
-        refused = 0
         while asyncio.get_running_loop().time() < until:
-            try:
-                await taken.enter_async_context(direct(world.database.dsn))
-            except StoreUnavailable:
-                refused += 1
-                if refused == 1:  # so that the service has to ask for new ones
-                    await _cut_all(world)
-                await asyncio.sleep(0.1)
+            refused += await _take_some(world, taken)
+            await asyncio.sleep(0.1)
         mark.effect = f"the server refused {refused} connections" if refused else None
+
+
+async def _take_some(world: World, taken: AsyncExitStack) -> int:
+    """Open a few more connections at once; how many were refused."""
+    made = [taken.enter_async_context(direct(world.database.dsn)) for _ in range(AT_ONCE)]
+    results = await asyncio.gather(*made, return_exceptions=True)
+    return sum(isinstance(result, StoreUnavailable) for result in results)
 
 
 async def _cut_all(world: World) -> None:

@@ -157,7 +157,9 @@ class HttpExecutor:
         )
         exchange.response = response
         try:
-            exchange.answer = answer = answered(response.status, response.headers, now(attempt))
+            exchange.answer = answer = answered(
+                response.status, response.headers, lambda: now(attempt)
+            )
             await exchange.body.read(response)
         finally:
             response.close()

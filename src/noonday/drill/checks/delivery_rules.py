@@ -45,9 +45,11 @@ def _verify(evidence: Evidence, request: Received, secrets: list[str]) -> None:
     granted = next(
         (lease for lease in leases if lease.lease_version == request.lease_version), None
     )
-    earliest = request.at if granted is None else granted.leased_at.timestamp()
+    earliest = request.at
+    if granted is not None:
+        earliest = min(earliest, granted.leased_at.timestamp())
     middle = (earliest + request.at) / 2
-    slack = TOLERANCE_SEC + abs(request.at - earliest) / 2
+    slack = TOLERANCE_SEC + (request.at - earliest) / 2
     verify(dict(request.headers), request.body, secrets, tolerance_sec=slack, now=middle)
 
 

@@ -90,7 +90,6 @@ def one_attempt_too_many() -> None:
 
 def next_occurrence_from_the_clock() -> None:
     from noonday.domain import schedule
-    from noonday.domain.model import MICROSECOND
 
     interval = schedule._next_interval
 

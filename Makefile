@@ -91,6 +91,11 @@ else
 	NOONDAY_TEST_NO_POSTGRES=1 $(NEW)/bin/python -m pytest $(PYTEST)
 endif
 
+SECONDS := 1800
+.PHONY: soak
+soak: $(DEV)/.ready debian ## Half an hour of faults against a cluster of its own; SECONDS=7200 SEED=7 OUT=folder
+	$(DEV)/bin/noonday drill --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
+
 .PHONY: lint
 lint: $(DEV)/.ready ## Check style, types and the direction of imports
 	$(DEV)/bin/ruff format --check .

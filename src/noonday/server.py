@@ -311,9 +311,14 @@ async def _node(
     store = await _open_store(settings, size=settings.pool_size, name=f"noonday {role}")
     stack.push_async_callback(store.close)
     allowed = settings.unsafe_database == "allow"
-    unsafe = await _until_there(lambda: migrate.check(store, allow_unsafe=allowed), stop)
-    if not settings.pgbouncer:
-        await _allow_connections(store, settings.pool_size + BESIDE_POOL)
+
+    async def check() -> list[str]:
+        found = await migrate.check(store, allow_unsafe=allowed)
+        if not settings.pgbouncer:
+            await _allow_connections(store, settings.pool_size + BESIDE_POOL)
+        return found
+
+    unsafe = await _until_there(check, stop)
     for warning in unsafe:
         log.warning("database.unsafe", setting=warning)
     metrics = Metrics(__version__, role)

@@ -9,15 +9,16 @@ restarted comes back at the same address, and requests wait for it meanwhile.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,6 +64,10 @@ class Child:
     started_at: float = 0.0
     start_again_at: float = 0.0
     failures: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that it gets beside ours."""
+    errors: int | None = None
+    """The descriptor that its log goes to; None means ours."""
 
     def start(self) -> None:
         """Spawn it; in a session of its own, so that Ctrl-C reaches the supervisor alone."""
@@ -70,6 +75,8 @@ class Child:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "noonday.supervisor"],
             stdin=subprocess.PIPE,
+            stderr=self.errors,
+            env={**os.environ, **self.environment},
             pass_fds=inherited,
             start_new_session=True,
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -262,3 +263,45 @@ async def test_what_was_asked_before_is_told_only_while_it_runs(store: Store) ->
         await seeds.settle(tx, seeds.retried(seeds.held(run), timedelta()))
         assert await cancels.asked(tx, seeds.WORKER, 10) == []
         assert await tx.value("SELECT outcome FROM occurrences") == "CANCELLED"
+
+
+# --- what fell due meanwhile ------------------------------------------------------------------
+
+
+async def overdue(api: Api, schedule: dict[str, Any], name: str, at: datetime) -> str:
+    """A job that has stood before its occurrence ``at`` since then, for no scheduler ran."""
+    job_id: str = await api.admin.create(schedule=schedule)
+    async with api.store.transaction() as tx:
+        spec = json.loads(await tx.value("SELECT spec FROM jobs"))
+        spec["schedule"][name] = at.isoformat()
+        await tx.execute("UPDATE jobs SET spec = $1, first_at = $2", json.dumps(spec), at)
+        await tx.execute("UPDATE timers SET occurrence_at = $1, due_at = $1", at)
+    return job_id
+
+
+async def ledger_of(api: Api, job_id: str) -> list[Any]:
+    return list((await api.admin.get(f"/v1/jobs/{job_id}/occurrences")).body["data"])
+
+
+async def test_what_fell_due_before_a_cancel_is_on_record(api: Api) -> None:
+    at = datetime.now(UTC) - timedelta(seconds=35)
+    schedule = {"type": "interval", "interval_sec": 10, "starts_at": "2050-01-01T00:00:00Z"}
+    job_id = await overdue(api, schedule, "starts_at", at)
+    await api.admin.delete(f"/v1/jobs/{job_id}")
+    ledger = await ledger_of(api, job_id)
+    assert [row["outcome"] for row in ledger] == ["CANCELLED", "MISSED", "MISSED", "MISSED"]
+    assert ledger[0]["reason"].startswith("cancelled by ")
+    assert {row["reason"] for row in ledger[1:]} == {"superseded"}
+    assert not await broken(api.store)
+
+
+async def test_a_late_one_off_job_that_is_cancelled_is_on_record(api: Api) -> None:
+    job_id = await overdue(api, LATER, "run_at", datetime.now(UTC) - timedelta(minutes=1))
+    await api.admin.delete(f"/v1/jobs/{job_id}")
+    assert [row["outcome"] for row in await ledger_of(api, job_id)] == ["CANCELLED"]
+
+
+async def test_what_was_not_due_when_it_was_cancelled_leaves_no_line(api: Api) -> None:
+    job_id = await api.admin.create(schedule=LATER)
+    await api.admin.delete(f"/v1/jobs/{job_id}")
+    assert await ledger_of(api, job_id) == []

@@ -18,6 +18,7 @@ SELECT {0}, 0, 1, now(), now(), {1}, {2} FROM occurrences WHERE {3}
 """
 MISSED = "'MISSED', 'grace', now(), 0"
 HOURLY_AND_OPEN = "job_id = {hourly} AND outcome IS NULL"
+FIRST = " ORDER BY occurrence_at LIMIT 1"
 OPEN = "NULL, NULL, NULL, 0"
 STALE_SUCCESS = """
 INSERT INTO executions SELECT job_id, occurrence_at, kind, tenant_id, attempt, lease_version,
@@ -116,6 +117,24 @@ PLANTED = {
     "I9 a run is tried too often": (
         "UPDATE jobs SET spec = jsonb_set(spec::jsonb, '{{retry_policy,max_attempts}}', '0')",
     ),
+    "I8 a run is put on hold and its attempt is kept": (
+        "UPDATE runs SET state = 'READY', claimable = false, hold = 'breaker', hold_key = 'x',"
+        " worker_id = NULL, leased_at = NULL, locked_until = NULL WHERE job_id = {running}",
+    ),
+    "I8 a waiting run is held by nobody's leave": (
+        "UPDATE runs SET claimable = false, hold = 'breaker', hold_key = 'x'"
+        " WHERE job_id = {ready}",
+    ),
+    "I8 what has succeeded is replayed": (
+        "UPDATE occurrences SET outcome = NULL, ended_at = NULL WHERE job_id = {done}",
+        COPY_OF_A_RUN.format("job_id, occurrence_at", "job_id = {done}"),
+    ),
+    "I14 a job overlaps itself": (
+        COPY_OF_A_LEDGER_ROW.format(
+            "job_id, occurrence_at + interval '1 hour'", "NULL", OPEN, HOURLY_AND_OPEN
+        ),
+        COPY_OF_A_RUN.format("job_id, occurrence_at + interval '1 hour'", HOURLY_AND_OPEN + FIRST),
+    ),
     "I15 a scheduler writes under an epoch that is over": (
         "UPDATE shards SET epoch = epoch + 1",
         COPY_OF_A_LEDGER_ROW.format(
@@ -123,4 +142,31 @@ PLANTED = {
         ),
     ),
     "I15 an epoch falls": ("UPDATE shards SET epoch = epoch - 1",),
+    "I16 a timer stands where it has fired": (
+        "UPDATE timers SET occurrence_at = occurrence_at - interval '1 hour'"
+        " WHERE job_id = {hourly}",
+    ),
+    "I16 a timer leaps": (
+        "UPDATE timers SET occurrence_at = occurrence_at + interval '1 hour'"
+        " WHERE job_id = {hourly}",
+    ),
+    "I16 a timer stands beside the calendar": (
+        "UPDATE timers SET occurrence_at = occurrence_at + interval '1 s' WHERE job_id = {hourly}",
+    ),
+    "I16 a timer of a schedule that was replaced": (
+        "UPDATE jobs SET schedule_version = 2 WHERE id = {hourly}",
+    ),
+    "I20 two jobs under one key": ("UPDATE jobs SET name = 'one'",),
+    "I21 a run waits and nobody claims it": (
+        "UPDATE runs SET ready_at = now() - interval '1 minute' WHERE job_id = {ready}",
+    ),
+    "I21 a lease has run out and nobody reaps it": (
+        "UPDATE runs SET locked_until = now() - interval '1 minute' WHERE job_id = {running}",
+    ),
+    "I21 a timer is due and nobody fires it": (
+        "UPDATE timers SET due_at = now() - interval '1 minute' WHERE job_id = {hourly}",
+    ),
+    "I21 a shard without an owner": (
+        "UPDATE shards SET owner_id = NULL, leased_until = NULL WHERE shard = 7",
+    ),
 }

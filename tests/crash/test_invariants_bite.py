@@ -6,12 +6,16 @@ import base64
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
 
 from noonday.domain.model import Attempt, HttpTarget, Interval, Kind, Once, RunKey
+from noonday.drill.checks import journal
+from noonday.drill.checks.evidence import Answered, Witness
+from noonday.drill.checks.history import RULES, check
+from noonday.drill.checks.received import Received
 from noonday.executors import Sent
 from noonday.executors.http import HttpExecutor
 from noonday.loops.scheduler import Scheduler
@@ -19,10 +23,8 @@ from noonday.store import Store, Tx, runs
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
 from tests.crash.planted import PLANTED
-from tests.support import journal, seeds
-from tests.support.evidence import Witness
-from tests.support.history import RULES, check
-from tests.support.receivers import Received, RecordingReceiver
+from tests.support import seeds
+from tests.support.receivers import RecordingReceiver
 
 KEY = bytes(range(32))
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
@@ -45,8 +47,8 @@ class History:
     hourly: UUID
     """A recurring job: two occurrences missed, one READY, a timer."""
 
-    async def broken(self, *, drained: bool = False) -> set[str]:
-        violations = await check(self.dsn, self.witness, drained=drained)
+    async def broken(self, *, drained: bool = False, healed: bool = True) -> set[str]:
+        violations = await check(self.dsn, self.witness, drained=drained, healed=healed)
         return {violation.partition(":")[0] for violation in violations}
 
     async def sql(self, *statements: str) -> None:
@@ -80,7 +82,10 @@ async def history(database_url: str, store: Store) -> History:
     await scheduler.keep_shards()
     assert await scheduler.tick() == 1
     ids = {done.job_id, running.job_id, ready.job_id, later, hourly}
-    witness = Witness(ids, requests, [SECRET])
+    async with store.transaction() as tx:
+        named = await tx.rows("UPDATE jobs SET name = id::text RETURNING name")
+        names = {row["name"] for row in named}
+    witness = Witness(ids, requests, [SECRET], asked=names | {"one"})
     return History(database_url, store, witness, done, running, ready, later, hourly)
 
 
@@ -120,7 +125,7 @@ async def _request(run: RunKey, number: int, body: bytes = b"{}") -> Received:
 
 
 async def test_a_history_without_a_fault_has_no_violation(history: History) -> None:
-    assert await check(history.dsn, history.witness, drained=False) == []
+    assert await check(history.dsn, history.witness, drained=False, healed=True) == []
 
 
 @pytest.mark.parametrize("plant", PLANTED)
@@ -183,6 +188,51 @@ async def test_what_a_receiver_should_not_have_seen_is_found(history: History, p
     assert plant.split(maxsplit=1)[0] in await history.broken()
 
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+WITNESSED: dict[str, Callable[[History], object]] = {
+    "I1 a run that was acknowledged as triggered is not there": lambda history: (
+        history.witness.triggered.add("nobody-t1")
+    ),
+    "I2 a job that nobody asked for": lambda history: history.witness.asked.clear(),  # type: ignore[union-attr]
+    "I12 an attempt succeeds that no receiver has seen": lambda history: (
+        history.witness.requests.pop()
+    ),
+    "I17 a cancelled job is not cancelled": lambda history: history.witness.cancelled.update(
+        {history.ready.job_id: datetime.now(UTC)}
+    ),
+    "I17 a cancelled job is claimed": lambda history: history.witness.cancelled.update(
+        {history.done.job_id: LONG_AGO}
+    ),
+    "I17 a cancelled run completes": lambda history: history.witness.cancelled_runs.update(
+        {str(history.done): LONG_AGO}
+    ),
+    "I20 an answer that is not kept": lambda history: history.witness.answers.append(
+        Answered("one", 202, "0")
+    ),
+    "I20 two answers under one key": lambda history: history.witness.answers.extend(
+        [Answered("one", 202, "0"), Answered("one", 202, "1")]
+    ),
+    "I21 a process is not ready": lambda history: history.witness.unready.append("worker-1"),
+}
+
+
+@pytest.mark.parametrize("plant", WITNESSED)
+async def test_what_witnesses_hold_against_it_is_found(history: History, plant: str) -> None:
+    WITNESSED[plant](history)
+    assert plant.split(maxsplit=1)[0] in await history.broken()
+
+
+async def test_a_request_for_what_was_cancelled_before_it_began_is_found(history: History) -> None:
+    await history.sql(
+        "DELETE FROM runs WHERE job_id = {ready}",
+        "UPDATE occurrences SET outcome = 'CANCELLED', reason = 'x', ended_at = now(),"
+        " attempts = 0 WHERE job_id = {ready}",
+    )
+    assert await history.broken() == set()
+    history.witness.requests.append(await _request(history.ready, 1))
+    assert "I17" in await history.broken()
+
+
 def test_something_is_planted_for_every_invariant() -> None:
-    planted = {plant.split()[0] for plant in [*PLANTED, *REQUESTS]} | {"I10"}
+    planted = {plant.split()[0] for plant in [*PLANTED, *REQUESTS, *WITNESSED]} | {"I10"}
     assert planted == set(RULES)

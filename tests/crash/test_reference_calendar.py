@@ -9,7 +9,7 @@ import pytest
 
 from noonday.domain.model import Cron, Interval, Once, Schedule
 from noonday.domain.schedule import upcoming
-from tests.support.reference import calendar
+from noonday.drill.checks.reference import calendar
 
 
 @pytest.mark.parametrize(

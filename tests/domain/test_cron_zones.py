@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from noonday.domain import cron, schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import Cron
-from tests.support import oracle
+from noonday.drill.checks import oracle
 
 NIL = UUID(int=0)
 

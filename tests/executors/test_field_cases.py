@@ -19,6 +19,7 @@ import pytest
 from noonday import receiver as library
 from noonday.domain.model import Attempt, Outcome, OutcomeKind, RetryPolicy
 from noonday.domain.retry import JITTER, RETRY_AFTER_SLACK, backoff, delay
+from noonday.drill.checks.received import Received
 from noonday.executors import Sent, wire
 from noonday.executors.http import HttpExecutor
 from tests.executors.attempts import OLDER_SECRET, SECRET, attempt
@@ -26,7 +27,7 @@ from tests.executors.names import resolving
 from tests.executors.raw import Handler, read_request, saying, serving
 from tests.executors.test_signing import BODIES, verify_standard
 from tests.receiver.requests import shown
-from tests.support.receivers import Answer, Received, RecordingReceiver
+from tests.support.receivers import Answer, RecordingReceiver
 
 SECOND = timedelta(seconds=1)
 POLICY = RetryPolicy(base_sec=5, factor=3)

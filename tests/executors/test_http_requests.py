@@ -6,11 +6,12 @@ import pytest
 
 from noonday import __version__
 from noonday.domain.model import Attempt, Outcome, OutcomeKind
+from noonday.drill.checks.received import read_log
 from noonday.executors import EXECUTORS, Executor, Sent
 from noonday.executors.http import HttpExecutor
 from tests.executors.attempts import JOB, attempt
 from tests.executors.names import resolving
-from tests.support.receivers import Answer, RecordingReceiver, read_log
+from tests.support.receivers import Answer, RecordingReceiver
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

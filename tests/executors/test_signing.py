@@ -108,7 +108,7 @@ async def test_each_attempt_is_signed_with_the_time_of_its_sending_and_keeps_its
     executor: HttpExecutor, receiver: RecordingReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = itertools.count(time.time(), 3_600)
-    monkeypatch.setattr("noonday.executors.wire.time", SimpleNamespace(time=lambda: next(clock)))
+    monkeypatch.setattr("noonday.executors.sending.time", SimpleNamespace(time=lambda: next(clock)))
     for number in range(1, 4):
         await executor.execute(attempt(f"{receiver.url}/hook", number=number), Sent())
     stamps = [int(request["webhook-timestamp"]) for request in receiver.requests]
@@ -124,7 +124,7 @@ async def test_an_attempt_that_waits_long_for_its_connection_is_signed_when_it_i
     receiver: RecordingReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(time=lambda: 1_800_000_000.0)
-    monkeypatch.setattr("noonday.executors.wire.time", clock)
+    monkeypatch.setattr("noonday.executors.sending.time", clock)
     executor = HttpExecutor(allow_private=True, ports=None, limit_per_host=1)
     await executor.open()
     receiver.answer("/held", Answer(hold=True))

@@ -15,12 +15,12 @@ import pytest
 
 from noonday.client import AsyncClient, NoondayApiError
 from noonday.domain.model import Kind, RunKey
+from noonday.drill.checks import journal
+from noonday.drill.checks.database import direct
+from noonday.drill.checks.journal import Entry
 from tests.field.durations import scaled
-from tests.support import journal
 from tests.support.cluster import Cluster
-from tests.support.database import direct
 from tests.support.holds import eventually
-from tests.support.journal import Entry
 from tests.support.receivers import Answer
 
 SEED = int(os.environ.get("NOONDAY_TEST_SEED", "20270314"))

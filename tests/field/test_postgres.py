@@ -20,7 +20,6 @@ from noonday.domain.ranking import AGEING_STEP, Floors
 from noonday.embedded import EmbeddedPostgres
 from noonday.store import Store, Tx, gauges, runs, timers
 from noonday.store.wakeups import POLL_SEC
-from tests.crash.test_storm import MOODS, Storm, customers
 from tests.field.durations import scaled
 from tests.support import seeds, upkeep
 from tests.support.cluster import Cluster
@@ -32,6 +31,7 @@ from tests.support.pgbouncer import keeps_statements, pooling
 from tests.support.plans import pages
 from tests.support.postgres import WHEEL_MAJOR, open_folder, start_postgres
 from tests.support.scripted import Parts, Scripted, carry_out
+from tests.support.storm import MOODS, Storm, customers
 
 SEED = int(os.environ.get("NOONDAY_TEST_SEED", "20270314"))
 SECOND, MINUTE, HOUR = (timedelta(seconds=n) for n in (1, 60, 3_600))

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from noonday.domain.model import Interval, Outcome, OutcomeKind, RetryPolicy, RunKey
 from noonday.domain.replay import Letters, ReplayState, StopWhen
+from noonday.drill.checks.received import Received
 from noonday.executors.http import HttpExecutor
 from noonday.loops import Loop, replays
 from noonday.receiver import Delivery, Receiver, SqliteStore, Verdict
@@ -32,7 +33,7 @@ from tests.support.letters import (
     loop_over,
     shown,
 )
-from tests.support.receivers import Answer, Received, RecordingReceiver
+from tests.support.receivers import Answer, RecordingReceiver
 from tests.support.scripted import Hanging, Parts, Scripted, carry_out
 from tests.support.seeds import FAILURE, SUCCESS
 

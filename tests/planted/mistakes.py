@@ -113,8 +113,6 @@ def redirect_that_is_followed() -> None:
 
 
 def signature_from_before_the_wait() -> None:
-    import time
-
     from noonday.executors import wire
 
     class Early(wire.Sending):
@@ -125,7 +123,7 @@ def signature_from_before_the_wait() -> None:
         def __init__(self, *what: Any) -> None:
             super().__init__(*what)
             assert self._headers is not None
-            self._signed = self._headers(int(time.time()))
+            self._signed = self._headers()
 
         def begin(self) -> dict[str, str]:
             super().begin()

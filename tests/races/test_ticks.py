@@ -256,7 +256,7 @@ async def test_after_a_delete_nothing_of_the_job_materializes(
             disarmed = await timers.disarm(tx, job)
             stopped = await cancels.cancel(tx, Which(job), "deleted")
             assert await jobs.cancel(tx, job, "deleted")
-            return disarmed, stopped
+            return int(disarmed is not None), stopped
 
         return {"tick": ticking(OLD, 1, job), "delete": [lock, delete]}
 
@@ -286,7 +286,7 @@ async def test_a_change_of_a_jobs_schedule_leaves_one_timer_of_the_new_version(
             )
             disarmed = await timers.disarm(tx, job)
             await timers.arm(tx, [Timer(job, later, later, 2, 0, SHARD)], T)
-            return disarmed
+            return int(disarmed is not None)
 
         return {"tick": ticking(OLD, 1, job), "change": [lock, change]}
 
@@ -312,7 +312,7 @@ async def test_a_paused_job_keeps_no_timer_and_fires_no_more(
                 "WHERE id = $1",
                 job,
             )
-            return await timers.disarm(tx, job)
+            return int(await timers.disarm(tx, job) is not None)
 
         return {"tick": ticking(OLD, 1, job), "pause": [lock, pause]}
 

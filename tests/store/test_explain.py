@@ -307,6 +307,15 @@ async def check_cancel(made: Explained) -> None:
     assert "runs" not in plan.scans
 
 
+async def check_close(made: Explained) -> None:
+    job_id = made.due[0]["job_id"]
+    closed = [(NOW - SECOND, "MISSED", "superseded"), (NOW, "CANCELLED", "not needed")]
+    plan = await made.plan(
+        occurrences.CLOSE, lambda tx: occurrences.close(tx, job_id, 1, SECOND, closed, NOW)
+    )
+    assert plan.scans <= {"ledger_start"}
+
+
 async def check_unknown_settle(made: Explained) -> None:
     leases = made.leases(5)
     plan = await made.plan(executions.WRITTEN, lambda tx: executions.written(tx, leases))

@@ -15,12 +15,12 @@ import msgspec
 from noonday import listening, server
 from noonday.client import AsyncClient
 from noonday.domain.errors import StoreUnavailable
+from noonday.drill.checks import history, journal
+from noonday.drill.checks.evidence import Witness
 from noonday.settings import Settings
 from noonday.store import Store, tenants
 from noonday.store.secretbox import SIGNING, read_key_file
 from noonday.supervisor import Child
-from tests.support import history, journal
-from tests.support.evidence import Witness
 from tests.support.holds import eventually
 from tests.support.members import Member
 from tests.support.receivers import RecordingReceiver
@@ -99,7 +99,8 @@ class Cluster:
         admin = listening.bind("127.0.0.1", 0)
         api = self._api_socket if role == "api" else None
         log = self.settings.home / f"{role}-{len(self.members)}.log"
-        member = Member(Child(role, settings, admin, api), log, environment)
+        child = Child(role, settings, admin, api, environment=environment or {})
+        member = Member(child, log)
         self.members.append(member)
         member.start()
         return member

@@ -6,14 +6,14 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from noonday.store import DirectConnection, Store
+from noonday.drill.checks.database import direct
+from noonday.store import Store
 from noonday.store.migrate import apply_role_settings, migrate
 from tests.support.pgbouncer import POOLER_FOLDER, pooled
 
@@ -70,17 +70,6 @@ def database_settings(url: str) -> dict[str, Any]:
         return {"database_url": url}
     by_pooler = pooled(url, Path(folder))
     return {"database_url": by_pooler, "database_direct_url": url, "pgbouncer": True}
-
-
-@asynccontextmanager
-async def direct(url: str) -> AsyncIterator[DirectConnection]:
-    """A connection of its own to ``url``."""
-    store = await Store.open(url, size=1)
-    try:
-        async with store.direct() as connection:
-            yield connection
-    finally:
-        await store.close()
 
 
 async def execute(url: str, statement: str) -> None:

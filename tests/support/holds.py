@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from noonday.drill.checks.database import direct
 from noonday.store import DirectConnection, Store
-from tests.support.database import direct
 
 WAITING = """
 SELECT pid FROM pg_stat_activity

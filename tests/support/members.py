@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,9 @@ from tests.support.holds import eventually
 class Member:
     """One process of a role."""
 
-    def __init__(
-        self, child: Child, log: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, child: Child, log: Path) -> None:
         self._child = child
         self._log = log
-        self._environment = environment or {}
         self.admin = listening.address_of(child.admin)
         self.pid = 0
 
@@ -36,7 +31,8 @@ class Member:
 
     def start(self) -> None:
         """Start it, or start it again at the same address."""
-        with _errors_into(self._log), _environment_with(self._environment):
+        with self._log.open("ab") as log:
+            self._child.errors = log.fileno()
             self._child.start()
         assert self._child.process is not None
         self.pid = self._child.process.pid
@@ -114,28 +110,3 @@ class Member:
             lines = (await answer.text()).splitlines()
         found = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
         return sum(float(line.rpartition(" ")[2]) for line in found)
-
-
-@contextmanager
-def _errors_into(log: Path) -> Iterator[None]:
-    """Let what is started meanwhile inherit ``log`` as its standard error."""
-    with log.open("ab") as file:
-        kept = os.dup(2)
-        try:
-            os.dup2(file.fileno(), 2)
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
-
-@contextmanager
-def _environment_with(variables: Mapping[str, str]) -> Iterator[None]:
-    """Let what is started meanwhile inherit ``variables`` as well."""
-    kept = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(kept)

@@ -6,18 +6,18 @@ It reads HTTP/1.1 by itself, so that a test sees the very bytes of a request.
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import os
 import ssl
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
+
+from noonday.drill.checks.received import Received
 
 
 @dataclass(frozen=True)
@@ -36,62 +36,6 @@ class Answer:
         lines = [f"HTTP/1.1 {self.status} Status", f"Content-Length: {len(self.body)}"]
         lines += [f"{name}: {value}" for name, value in self.headers]
         return "\r\n".join([*lines, "", ""]).encode() + self.body
-
-
-@dataclass(frozen=True)
-class Received:
-    """One request as it came. ``at`` is the wall clock, in seconds."""
-
-    at: float
-    method: str
-    path: str
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-    head: bytes = field(repr=False)
-
-    def all(self, name: str) -> list[str]:
-        return [value for key, value in self.headers if key.lower() == name.lower()]
-
-    def __getitem__(self, name: str) -> str:
-        """The one value of a header; fails unless it was sent exactly once."""
-        (value,) = self.all(name)
-        return value
-
-    @property
-    def run_id(self) -> str:
-        return self["X-Run-Id"]
-
-    @property
-    def attempt(self) -> int:
-        return int(self["X-Attempt"])
-
-    @property
-    def lease_version(self) -> int:
-        return int(self["X-Lease-Version"])
-
-    def line(self) -> bytes:
-        """The record for the file, one line of JSON."""
-        record = {
-            "at": self.at,
-            "method": self.method,
-            "path": self.path,
-            "headers": self.headers,
-            "body": base64.b64encode(self.body).decode(),
-        }
-        return json.dumps(record).encode() + b"\n"
-
-    @classmethod
-    def of(cls, line: bytes) -> Self:
-        """Read a record back; only the head as raw bytes is not kept."""
-        record = json.loads(line)
-        headers = tuple((name, value) for name, value in record["headers"])
-        body = base64.b64decode(record["body"])
-        return cls(record["at"], record["method"], record["path"], headers, body, b"")
-
-
-def read_log(log: Path) -> list[Received]:
-    """What a receiver has written to its file, also one that has been killed since."""
-    return [Received.of(line) for line in log.read_bytes().splitlines()]
 
 
 class RecordingReceiver:

@@ -13,11 +13,12 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
 from noonday.domain.model import shard_of
+from noonday.drill.checks.database import direct
 from noonday.store import DirectConnection, Store, Tx, partitions, timers
 from noonday.store.partitions import is_read_for_long
 from noonday.store.timers import Timer
 from tests.support import seeds
-from tests.support.database import direct, execute
+from tests.support.database import execute
 
 NOW = datetime(2027, 3, 14, 12, tzinfo=UTC)
 TABLES = ("timers", "occurrences", "executions", "audit_log")

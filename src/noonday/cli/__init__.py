@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from noonday import __version__
-from noonday.cli import admin, dlq, jobs, operations, roles, runs, targets
+from noonday.cli import admin, dlq, drill, jobs, operations, roles, runs, targets
 
 app = typer.Typer(
     name="noonday",
@@ -24,6 +24,7 @@ app = typer.Typer(
 
 for name, command in roles.COMMANDS.items():
     app.command(name, rich_help_panel=None)(command)
+app.command("drill")(drill.drill)
 app.add_typer(jobs.app, name="jobs")
 for name, command in jobs.COMMANDS.items():
     app.command(name)(command)

@@ -199,6 +199,21 @@ class Reason(StrEnum):
 # --- Attempts and their outcomes --------------------------------------------------------------
 
 
+class Reading(NamedTuple):
+    """When the database's clock was read, in seconds: what it showed, and the monotonic clock of
+    this process before it asked and after it was answered."""
+
+    shown: float
+    asked: float
+    answered: float
+
+    def now(self, wall: float, monotonic: float) -> float:
+        """The database's time, as near as can be told: the clock on our wall, unless it shows
+        something that the time cannot be."""
+        earliest, latest = self.shown - self.answered, self.shown - self.asked
+        return min(max(wall, earliest + monotonic), latest + monotonic)
+
+
 class Attempt(msgspec.Struct, frozen=True, gc=False):
     """All that an executor needs to carry out one attempt; it knows nothing of states."""
 
@@ -213,6 +228,8 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     secrets: tuple[bytes, ...]
     """The tenant's signing keys, newest first; the older ones are signed with during a rotation."""
     traceparent: str | None = None
+    clock: Reading | None = None
+    """Time is the database's, as of the claim; None goes by the clock on the wall."""
 
 
 class OutcomeKind(StrEnum):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final
@@ -41,8 +40,9 @@ _TEXTS: Final[tuple[tuple[type[Exception], str], ...]] = (
 """The faults that are foreseen, narrow classes before wide ones."""
 
 
-def answered(status: int, headers: CIMultiDictProxy[str]) -> Outcome:
-    """The outcome that a final status means. Redirects are never followed: they have failed."""
+def answered(status: int, headers: CIMultiDictProxy[str], now: Callable[[], float]) -> Outcome:
+    """The outcome that a final status means; ``now`` tells seconds since 1970. Redirects are never
+    followed: they have failed."""
     if 200 <= status < 300:
         repeated = set(headers.getall(DUPLICATE, ())) == {"1"}
         return Outcome(OutcomeKind.SUCCESS, http_status=status, duplicate=repeated)
@@ -57,7 +57,7 @@ def answered(status: int, headers: CIMultiDictProxy[str]) -> Outcome:
         OutcomeKind.TRANSIENT,
         http_status=status,
         error=error,
-        retry_after=parse_retry_after(headers.getall("Retry-After", ()), time.time()),
+        retry_after=parse_retry_after(headers.getall("Retry-After", ()), now()),
     )
 
 

@@ -24,7 +24,7 @@ from noonday.executors.answers import answered, crashed, failed, timed_out
 from noonday.executors.cancelling import cancel_attempt, cancel_headers
 from noonday.executors.excerpts import Body, excerpt
 from noonday.executors.headers import Refused, customer_headers, own_headers
-from noonday.executors.sending import Sent
+from noonday.executors.sending import Sent, now
 from noonday.executors.wire import SENDING, Connector, Sending, new_session
 
 _WRITTEN_AT_ONCE: Final = 1024 * 1024
@@ -157,7 +157,9 @@ class HttpExecutor:
         )
         exchange.response = response
         try:
-            exchange.answer = answer = answered(response.status, response.headers)
+            exchange.answer = answer = answered(
+                response.status, response.headers, lambda: now(attempt)
+            )
             await exchange.body.read(response)
         finally:
             response.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
@@ -14,7 +13,7 @@ from aiohttp.connector import Connection
 
 from noonday.domain.model import Attempt
 from noonday.executors.addresses import Resolver, guarded_socket
-from noonday.executors.sending import Sent
+from noonday.executors.sending import Sent, now
 from noonday.executors.signing import sign
 
 MAX_HEADER: Final = 256 * 1024
@@ -29,21 +28,21 @@ class Sending:
     __slots__ = ("_headers", "_sent")
 
     def __init__(self, attempt: Attempt, own: dict[str, str], sent: Sent) -> None:
-        self._headers: Callable[[int], dict[str, str]] | None = partial(_signed, attempt, own)
+        self._headers: Callable[[], dict[str, str]] | None = partial(_signed, attempt, own)
         self._sent = sent
 
     def begin(self) -> dict[str, str]:
         """Call once, just before the first byte may leave: gives our headers, signed as of now."""
         # Connections outlive attempts and keep the context they were made in: hold on to nothing.
-        headers_at, self._headers = self._headers, None
-        if headers_at is None:
+        headers, self._headers = self._headers, None
+        if headers is None:
             raise RuntimeError("an attempt is sent once")
         self._sent.maybe = True
-        return headers_at(int(time.time()))
+        return headers()
 
 
-def _signed(attempt: Attempt, own: dict[str, str], timestamp: int) -> dict[str, str]:
-    return own | sign(attempt, own, timestamp)
+def _signed(attempt: Attempt, own: dict[str, str]) -> dict[str, str]:
+    return own | sign(attempt, own, int(now(attempt)))
 
 
 SENDING: Final[ContextVar[Sending]] = ContextVar("sending")

@@ -27,7 +27,7 @@ class Flight:
     """Bookkeeping of one attempt. All times are of the monotonic clock, in seconds."""
 
     __slots__ = (
-        "alarm", "asked", "decision", "duplicate_cause", "extended", "held", "in_doubt",
+        "alarm", "asked", "claimed", "decision", "duplicate_cause", "extended", "held", "in_doubt",
         "keeps_response", "lease", "lease_sec", "lost", "probe", "sent", "settling", "spec", "stop",
         "target", "task",
     )  # fmt: skip
@@ -40,6 +40,7 @@ class Flight:
         self.spec = spec
         self.lease_sec = lease_sec
         self.asked = asked
+        self.claimed = time.monotonic()
         self.extended = asked
         self.target = target_of(lease.tenant_id, spec.target.url)
         self.probe: tuple[str, int] | None = None

@@ -31,6 +31,7 @@ from noonday.domain.model import (
     Once,
     Outcome,
     OutcomeKind,
+    Reading,
 )
 from noonday.domain.ranking import AGEING_STEP, Floors
 from noonday.executors import Executor
@@ -258,6 +259,7 @@ class Worker:
             content_type=row["old_content_type"] if old else row["content_type"],
             secrets=terms.keys,
             traceparent=row["traceparent"],
+            clock=Reading(lease.leased_at.timestamp(), flight.asked, flight.claimed),
         )
 
     def _landed(self, flight: Flight, task: asyncio.Task[Outcome], pool: Pool) -> None:

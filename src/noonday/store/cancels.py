@@ -11,10 +11,15 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from noonday.domain.model import EPOCH, Kind, RunKey
-from noonday.store import Row, Tx, columns, jobs, timers
+import msgspec
+
+from noonday.domain import schedule
+from noonday.domain.errors import ScheduleError
+from noonday.domain.model import EPOCH, JobSpec, Kind, RunKey
+from noonday.store import Row, Tx, columns, jobs, occurrences, timers
 from noonday.store.runs import FIND, KEY_INPUT, SAME_RUN, Held, held_key, insert_letter
 
+MOST_CLOSED: Final = 10_000
 _OF_JOB: Final = (
     "r.job_id = $1 AND ($2::timestamptz IS NULL OR (r.occurrence_at = $2 AND r.kind = $3))"
 )
@@ -109,12 +114,34 @@ async def cancel_job(tx: Tx, job: Row, reason: str, *, stop: bool = False) -> bo
     if job["state"] == "CANCELLED":
         return stop and await request(tx, every, reason, stop=True) > 0
     disarmed = await timers.disarm(tx, job["id"])
+    if disarmed is not None:
+        await _close_overdue(tx, job, disarmed, reason)
     await lock(tx, every)
     running = await request(tx, every, reason, stop=stop)
     stopped = await cancel(tx, every, reason)
     if job["schedule_type"] == "once" and not disarmed and not running and not stopped:
         return False
     return await jobs.cancel(tx, job["id"], reason)
+
+
+async def _close_overdue(tx: Tx, job: Row, at: datetime, reason: str) -> None:
+    """What fell due before the end of its job and was not fired yet is on record as well, at most
+    ``MOST_CLOSED`` of it: as missed where it would have been, and the one that would have run as
+    cancelled."""
+    now = await tx.moment()
+    try:
+        wanted = msgspec.json.decode(job["spec"], type=JobSpec).schedule
+        delay = schedule.jitter(job["id"], wanted.jitter_sec)
+        plan = schedule.plan(wanted, at, job["id"], now, MOST_CLOSED)
+    except (msgspec.MsgspecError, ScheduleError):
+        return  # nobody can say what was due
+    closed: list[tuple[datetime, str, str]] = [
+        (missed, "MISSED", why) for missed, why in plan.missed
+    ]
+    if plan.fire is not None:
+        closed.append((plan.fire, "CANCELLED", reason))
+    if closed:
+        await occurrences.close(tx, job["id"], job["tenant_id"], delay, closed, now)
 
 
 ASKED: Final = """

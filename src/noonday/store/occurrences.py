@@ -8,7 +8,7 @@ second inserts nothing and so makes no run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -182,6 +182,29 @@ async def drop_stale(tx: Tx, timers: Sequence[tuple[UUID, datetime, int, int]]) 
         return 0
     dues = [timer[1] for timer in timers]
     return await tx.execute(CLOSE_STALE, *columns(timers, 4), min(dues), max(dues))
+
+
+CLOSE: Final = """
+INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materialized_at, outcome,
+                         reason, ended_at, attempts)
+SELECT $1, o.occurrence_at, 0, $2, o.occurrence_at + $3::interval, $4::timestamptz, o.outcome,
+       o.reason, $4, 0
+FROM unnest($5::timestamptz[], $6::text[], $7::text[]) AS o(occurrence_at, outcome, reason)
+WHERE o.occurrence_at >= (SELECT starts_at FROM ledger_start)
+ON CONFLICT DO NOTHING
+"""
+
+
+async def close(
+    tx: Tx,
+    job_id: UUID,
+    tenant_id: int,
+    jitter: timedelta,
+    closed: Sequence[tuple[datetime, str, str]],
+    now: datetime,
+) -> int:
+    """Ledger rows that end as they begin, each with its outcome and reason; how many were new."""
+    return await tx.execute(CLOSE, job_id, tenant_id, jitter, now, *columns(closed, 3))
 
 
 LEDGER: Final = """

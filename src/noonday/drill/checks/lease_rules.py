@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from noonday.domain.lifecycle import MAX_INTERRUPTIONS, TRANSITIONS, Event, Source
-from noonday.domain.model import RunKey
+from noonday.domain.model import Reason, RunKey
+from noonday.drill.checks.evidence import Evidence, Lease
+from noonday.drill.checks.journal import Entry, moment
 from noonday.store import Row
 from noonday.store.runs import key_of
-from tests.support.evidence import Evidence, Lease
-from tests.support.journal import Entry, moment
 
 COUNTED = ("FAILED", "LEASE_EXPIRED")
 ENDS = {
@@ -57,7 +56,12 @@ def _of_lease(lease: Lease) -> tuple[Any, ...]:
 
 def i6_lease_versions_rise(evidence: Evidence) -> Iterator[str]:
     for run, entries in evidence.by_run.items():
+        highest = 0
         for entry in entries:
+            version = entry.row["lease_version"]
+            if version < highest:
+                yield f"{run}: the lease version fell to {version} in transaction {entry.txid}"
+            highest = max(highest, version)
             if entry.before is None or entry.after is None:
                 continue
             risen = entry.after["lease_version"] - entry.before["lease_version"]
@@ -85,7 +89,7 @@ def _ended(entry: Entry, execution: Row) -> bool:
 
 def i7_results_are_the_last_holders(evidence: Evidence) -> Iterator[str]:
     for run, row in evidence.ledger.items():
-        if row["outcome"] not in ("COMPLETE", "FAILED"):
+        if row["outcome"] not in ("COMPLETE", "FAILED") or row["reason"] == Reason.KILLED:
             continue
         executions, leases = evidence.executions.get(run, []), evidence.leases.get(run, [])
         if not executions or not leases:
@@ -105,9 +109,9 @@ def i8_only_allowed_transitions(evidence: Evidence) -> Iterator[str]:
     for entry in evidence.journal:
         if entry.source != "occurrences":
             continue
-        if (entry.run, entry.txid) in evidence.reopened:
+        if evidence.reopens(entry):
             ended.discard(entry.run)
-        elif entry.before is not None and (entry.after is None or entry.run in ended):
+        if entry.before is not None and (entry.after is None or entry.run in ended):
             yield f"{entry.run} changed in the ledger after it had ended, or vanished"
         outcome = (entry.after or {}).get("outcome")
         if outcome is not None:
@@ -116,14 +120,13 @@ def i8_only_allowed_transitions(evidence: Evidence) -> Iterator[str]:
     for run, entries in evidence.by_run.items():
         gone = False
         for entry in entries:
-            if gone and (run, entry.txid) in evidence.reopened:
-                gone = False  # by a replay: as a run that has its dead letter
-                continue
-            if gone:
+            replayed = entry.before is None and evidence.reopens(entry)
+            if gone and not replayed:
                 yield f"{run} came back after it had ended"
             outcome = outcomes.get((run, entry.txid)) if entry.after is None else None
-            event = _event(entry, outcome)
-            if not _allowed(entry, event, outcome):
+            event = Event.REPLAY if replayed else _event(entry, outcome)
+            source = Source.DEAD if replayed and gone else _source(entry)
+            if not _allowed(entry, event, source, outcome):
                 states = _state(entry.before), _state(entry.after) or outcome
                 yield f"{run} went from {states[0]} to {states[1]} ({event})"
             gone = entry.after is None
@@ -135,14 +138,16 @@ def _event(entry: Entry, outcome: str | None) -> Event | None:
         return Event.MATERIALIZE
     if after is None:
         return ENDS.get((before["state"], outcome or ""))
-    if (before["state"], after["state"]) == ("RUNNING", "READY"):
-        return _release(before, after)
-    if (before["state"], after["state"]) == ("READY", "READY") and after["hold"] is None:
-        return Event.ADMIT
-    if (before["state"], after["state"]) == ("RUNNING", "RUNNING"):
-        extended = before["locked_until"] != after["locked_until"]
-        return Event.HEARTBEAT if extended else Event.REQUEST_CANCEL
-    return CHANGES.get((before["state"], after["state"]))
+    match before["state"], after["state"]:
+        case "RUNNING", "READY":
+            return _release(before, after)
+        case "RUNNING", "RUNNING":
+            extended = before["locked_until"] != after["locked_until"]
+            return Event.HEARTBEAT if extended else Event.REQUEST_CANCEL
+        case "READY", "READY":
+            return Event.ADMIT if after["hold"] is None else None
+        case states:
+            return CHANGES.get(states)
 
 
 def _release(before: dict[str, Any], after: dict[str, Any]) -> Event | None:
@@ -154,11 +159,11 @@ def _release(before: dict[str, Any], after: dict[str, Any]) -> Event | None:
     return kinds.get(changes)
 
 
-def _allowed(entry: Entry, event: Event | None, outcome: str | None) -> bool:
+def _allowed(entry: Entry, event: Event | None, source: Source, outcome: str | None) -> bool:
     if event is None:
         return False
     rule = TRANSITIONS[event]
-    return _source(entry) in rule.sources and rule.target == (_state(entry.after) or outcome)
+    return source in rule.sources and rule.target == (_state(entry.after) or outcome)
 
 
 def _source(entry: Entry) -> Source:
@@ -178,19 +183,18 @@ def _state(row: dict[str, Any] | None) -> str | None:
 
 def i9_attempts_are_numbered_and_bounded(evidence: Evidence) -> Iterator[str]:
     last = {key_of(row): row for row in evidence.runs}
-    reopened = Counter(run for run, _ in evidence.reopened)
     for run, executions in evidence.executions.items():
         numbers = sorted(row["attempt"] for row in executions)
         if numbers != list(range(1, len(numbers) + 1)):
             yield f"{run} has attempts {numbers}"
         counted = sum(row["status"] in COUNTED for row in executions)
         job = evidence.jobs.get(run.job_id)
-        budgets = 1 + reopened[run]
-        if job is not None and counted > budgets * job.spec.retry_policy.max_attempts:
+        budgets = 1 + len(evidence.reopened.get(run, ()))  # each replay gives a fresh one
+        if job is not None and counted > job.spec.retry_policy.max_attempts * budgets:
             yield f"{run} was tried {counted} times"
-        interrupted = sum(row["status"] == "INTERRUPTED" for row in executions)
-        if interrupted > budgets * MAX_INTERRUPTIONS:
-            yield f"{run} was interrupted more than {MAX_INTERRUPTIONS} times"
+        interruptions = sum(row["status"] == "INTERRUPTED" for row in executions)
+        if interruptions > MAX_INTERRUPTIONS * budgets:
+            yield f"{run} was interrupted {interruptions} times"
         if any(row["finished_at"] < row["leased_at"] for row in executions):
             yield f"{run} has an attempt that ended before it began"
         said = last[run]["attempt"] if run in last else evidence.ledger[run]["attempts"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from noonday.domain.model import Cron, Interval, Once, Schedule
-from tests.support.oracle import MINUTE, clock, fires, numbers
+from noonday.drill.checks.oracle import MINUTE, clock, fires, numbers
 
 
 def calendar(schedule: Schedule, since: datetime, until: datetime) -> list[datetime]:

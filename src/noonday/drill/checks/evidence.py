@@ -13,12 +13,15 @@ from uuid import UUID
 import msgspec
 
 from noonday.domain.model import JobSpec, RunKey
+from noonday.drill.checks import journal
+from noonday.drill.checks.database import direct
+from noonday.drill.checks.journal import Entry, moment
+from noonday.drill.checks.received import Received
 from noonday.store import Row, Tx
 from noonday.store.runs import key_of
-from tests.support import journal
-from tests.support.database import direct
-from tests.support.journal import Entry, moment
-from tests.support.receivers import Received
+
+EXECUTIONS = "SELECT xmin::text::bigint AS txid, * FROM executions ORDER BY lease_version, attempt"
+KEYS = "SELECT key, route, status, encode(sha256(body), 'hex') AS body FROM idempotency_keys"
 
 
 @dataclass(frozen=True)
@@ -30,15 +33,38 @@ class Witness:
     requests: list[Received] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
     """The signing secrets of the tenants, as ``whsec_…``."""
+    asked: set[str] | None = None
+    """The names of all jobs that were ever asked for, each under a key that is its name; None when
+    nobody kept a list."""
+    answers: list[Answered] = field(default_factory=list)
+    """Every answer to a keyed request that was a success."""
+    triggered: set[str] = field(default_factory=set)
+    """Runs that were acknowledged as triggered."""
+    cancelled: dict[UUID, datetime] = field(default_factory=dict)
+    """When the cancellation of a job was acknowledged."""
+    cancelled_runs: dict[str, datetime] = field(default_factory=dict)
+    """When a run was acknowledged as cancelled."""
+    unready: list[str] = field(default_factory=list)
+    """Processes that were not ready again in time after all faults had ended."""
+
+
+class Answered(NamedTuple):
+    """One answer to a request under an ``Idempotency-Key``."""
+
+    key: str
+    status: int
+    body_sha256: str
 
 
 class Job(NamedTuple):
     """A job, as far as its calendar goes."""
 
     id: UUID
+    name: str
     state: str
     state_changed_at: datetime | None
     created_at: datetime
+    schedule_version: int
     spec: JobSpec
 
 
@@ -79,6 +105,10 @@ class Evidence:
     runs: list[Row]
     executions: dict[RunKey, list[Row]]
     journal: list[Entry]
+    keys: list[Row]
+    """What is kept under each ``Idempotency-Key``."""
+    shards: list[Row]
+    dead_letters: dict[RunKey, Row]
     witness: Witness
 
     @cached_property
@@ -87,19 +117,24 @@ class Evidence:
         return _grouped((e for e in self.journal if e.source == "runs"), lambda entry: entry.run)
 
     @cached_property
+    def reopened(self) -> dict[RunKey, set[int]]:
+        """The transactions that opened a row of the ledger again: replays of dead letters."""
+        found: defaultdict[RunKey, set[int]] = defaultdict(set)
+        for entry in self.journal:
+            if entry.source == "occurrences" and entry.before is not None:
+                outcomes = entry.before["outcome"], (entry.after or {"outcome": "?"})["outcome"]
+                if outcomes == ("FAILED", None):
+                    found[entry.run].add(entry.txid)
+        return dict(found)
+
+    def reopens(self, entry: Entry) -> bool:
+        """Whether this entry belongs to a replay of its run."""
+        return entry.txid in self.reopened.get(entry.run, ())
+
+    @cached_property
     def leases(self) -> dict[RunKey, list[Lease]]:
         """Every lease that was granted, by run, in the order of commits."""
         return {run: list(_leases(run, entries)) for run, entries in self.by_run.items()}
-
-    @cached_property
-    def reopened(self) -> set[tuple[RunKey, int]]:
-        """Runs whose line in the ledger went from FAILED to open, each with the transaction."""
-        return {
-            (entry.run, entry.txid)
-            for entry in self.journal
-            if entry.source == "occurrences" and entry.before is not None and entry.after
-            and entry.before["outcome"] == "FAILED" and entry.after["outcome"] is None
-        }  # fmt: skip
 
     @cached_property
     def requests(self) -> dict[str, list[Received]]:
@@ -107,19 +142,20 @@ class Evidence:
         return _grouped(self.witness.requests, lambda request: request.run_id)
 
 
-async def gather(dsn: str, witness: Witness) -> Evidence:
-    """Read everything in one snapshot; processes may go on meanwhile."""
+async def gather(dsn: str, witness: Witness, *, past: bool = True) -> Evidence:
+    """Read everything in one snapshot; processes may go on meanwhile.
+
+    Without the ``past`` (journal, attempts, keys) only what the tables hold now: that is quick.
+    """
     async with direct(dsn) as connection, connection.transaction() as tx:
         await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return await _gather(tx, witness)
+        return await _gather(tx, witness, past)
 
 
-async def _gather(tx: Tx, witness: Witness) -> Evidence:
+async def _gather(tx: Tx, witness: Witness, past: bool) -> Evidence:
     jobs = [_job(row) for row in await tx.rows("SELECT * FROM jobs")]
     ledger = await tx.rows("SELECT * FROM occurrences ORDER BY occurrence_at")
-    executions = await tx.rows(
-        "SELECT xmin::text::bigint AS txid, * FROM executions ORDER BY lease_version, attempt"
-    )
+    executions = await tx.rows(EXECUTIONS) if past else []
     timers = await tx.rows("SELECT * FROM timers")
     return Evidence(
         now=await tx.value("SELECT clock_timestamp()"),
@@ -129,14 +165,20 @@ async def _gather(tx: Tx, witness: Witness) -> Evidence:
         ledger_rows=[key_of(row) for row in ledger],
         runs=await tx.rows("SELECT * FROM runs"),
         executions=_grouped(executions, key_of),
-        journal=await journal.read(tx),
+        journal=await journal.read(tx) if past else [],
+        keys=await tx.rows(KEYS) if past else [],
+        shards=await tx.rows("SELECT * FROM shards ORDER BY shard"),
+        dead_letters={key_of(row): row for row in await tx.rows("SELECT * FROM dead_letters")},
         witness=witness,
     )
 
 
 def _job(row: Row) -> Job:
     spec = msgspec.json.decode(row["spec"], type=JobSpec)
-    return Job(row["id"], row["state"], row["state_changed_at"], row["created_at"], spec)
+    return Job(
+        row["id"], row["name"], row["state"], row["state_changed_at"], row["created_at"],
+        row["schedule_version"], spec,
+    )  # fmt: skip
 
 
 def _leases(run: RunKey, entries: list[Entry]) -> Iterable[Lease]:

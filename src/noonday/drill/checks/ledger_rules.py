@@ -9,9 +9,9 @@ from uuid import UUID
 
 from noonday.domain.model import Kind, Once, RunKey, parse_run_id, shard_of
 from noonday.domain.schedule import jitter
+from noonday.drill.checks.evidence import Evidence, Job
+from noonday.drill.checks.reference import calendar
 from noonday.store.runs import key_of
-from tests.support.evidence import Evidence, Job
-from tests.support.reference import calendar
 
 EPSILON = timedelta(seconds=5)
 """How late the timer of a job may be at the end, when all has been well again for a while."""
@@ -20,6 +20,9 @@ EPSILON = timedelta(seconds=5)
 def i1_nothing_acknowledged_is_lost(evidence: Evidence) -> Iterator[str]:
     for job_id in evidence.witness.acknowledged - evidence.jobs.keys():
         yield f"job {job_id} was acknowledged and is not there"
+    ledger = {str(run) for run in evidence.ledger}
+    for run in sorted(evidence.witness.triggered - ledger):
+        yield f"run {run} was acknowledged as triggered and is not in the ledger"
 
 
 def i2_nothing_is_unexpected(evidence: Evidence) -> Iterator[str]:
@@ -42,6 +45,10 @@ def i2_nothing_is_unexpected(evidence: Evidence) -> Iterator[str]:
     for text in evidence.requests:
         if parse_run_id(text) is None:
             yield f"a request came with {text!r} as its run"
+    asked = evidence.witness.asked
+    for job in evidence.jobs.values() if asked is not None else ():
+        if job.name not in (asked or ()):
+            yield f"job {job.id} has the name {job.name!r}, under which nobody asked for one"
 
 
 def i3_an_occurrence_is_materialized_once(evidence: Evidence) -> Iterator[str]:
@@ -49,13 +56,15 @@ def i3_an_occurrence_is_materialized_once(evidence: Evidence) -> Iterator[str]:
     yield from _twice("run", [key_of(row) for row in evidence.runs])
     born: dict[str, list[tuple[RunKey, int]]] = {"runs": [], "occurrences": []}
     for entry in evidence.journal:
-        if entry.source in born and entry.before is None and entry.row.get("outcome") is None:
+        fresh = entry.source in born and entry.before is None and not evidence.reopens(entry)
+        if fresh and entry.row.get("outcome") is None:
             born[entry.source].append((entry.run, entry.txid))
-    first = [each for each in born["runs"] if each not in evidence.reopened]
-    yield from _twice("run that was begun", [run for run, _ in first])
-    for run, _ in evidence.reopened - set(born["runs"]):
-        yield f"{run} was reopened in the ledger without a run by the same transaction"
-    for run, _ in set(first) - set(born["occurrences"]):
+    yield from _twice("run that was begun", [run for run, _ in born["runs"]])
+    reborn = {(e.run, e.txid) for e in evidence.journal if e.source == "runs" and not e.before}
+    for run, txids in evidence.reopened.items():
+        if any((run, txid) not in reborn for txid in txids):
+            yield f"{run} was reopened in the ledger without a run by the same transaction"
+    for run, _ in set(born["runs"]) - set(born["occurrences"]):
         yield f"{run} was begun without an open row in the ledger by the same transaction"
     for run, _ in set(born["occurrences"]) - set(born["runs"]):
         yield f"{run} was opened in the ledger without a run by the same transaction"
@@ -104,9 +113,9 @@ def _of_recurring(evidence: Evidence, job: Job, written: list[datetime]) -> Iter
         assert job.state_changed_at is not None
         delay = jitter(job.id, job.spec.schedule.jitter_sec)
         until = max([job.state_changed_at - delay - EPSILON, *written])
-    expected = calendar(job.spec.schedule, job.created_at, until)
+    expected, known = calendar(job.spec.schedule, job.created_at, until), set(written)
     for at in expected:
-        if at not in written and not (timers and at == until):
+        if at not in known and not (timers and at == until):
             yield f"the ledger of {job.id} has no row for {at}"
 
 

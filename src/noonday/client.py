@@ -232,6 +232,64 @@ class DeadLetters(Resource[_D_co, _I_co]):
         """Dead letters, by the filters of ``GET /v1/dlq``."""
         return self._pages(_read("/v1/dlq", filters))
 
+    def groups(self, by: str = "reason,fingerprint", **filters: Any) -> _D_co:
+        """How many there are of each kind: by ``reason``, ``fingerprint``, or both."""
+        return self._send(_read("/v1/dlq", {**filters, "group_by": by}))
+
+    def discard(self, run_id: str, *, reason: str) -> _D_co:
+        """Lay one aside for good."""
+        query = {"reason": reason}
+        return self._send(Call("DELETE", f"/v1/dlq/{_segment(run_id)}", query, repeatable=True))
+
+
+class Replays(Resource[_D_co, _I_co]):
+    """Dead letters that are reopened behind a gate."""
+
+    def create(self, replay: Mapping[str, Any], *, idempotency_key: str | None = None) -> _D_co:
+        """Start one; ``replay`` is the document of ``POST /v1/dlq/replays``.
+
+        With ``dry_run`` in it nothing is started, and the answer says what there is.
+        """
+        key = idempotency_key or str(uuid4())
+        call = Call("POST", "/v1/dlq/replays", body=replay, idempotency_key=key, repeatable=True)
+        return self._send(call)
+
+    def get(self, replay_id: str) -> _D_co:
+        """How far one is."""
+        return self._send(_read(f"/v1/dlq/replays/{_segment(replay_id)}"))
+
+    def list(self, **filters: Any) -> _I_co:
+        """Replays, newest first."""
+        return self._pages(_read("/v1/dlq/replays", filters))
+
+    def pause(self, replay_id: str, *, reason: str = "") -> _D_co:
+        """Reopen no more for now."""
+        return self._turn(replay_id, "pause", reason)
+
+    def resume(self, replay_id: str, *, reason: str = "") -> _D_co:
+        """Go on; after a stop with a new canary."""
+        return self._turn(replay_id, "resume", reason)
+
+    def abort(self, replay_id: str, *, reason: str = "") -> _D_co:
+        """Reopen no more for good."""
+        return self._turn(replay_id, "abort", reason)
+
+    def _turn(self, replay_id: str, verb: str, reason: str) -> _D_co:
+        path = f"/v1/dlq/replays/{_segment(replay_id)}/{verb}"
+        return self._send(Call("POST", path, body={"reason": reason}, repeatable=True))
+
+
+class Targets(Resource[_D_co, _I_co]):
+    """What is called, and whether it is left alone."""
+
+    def list(self, **filters: Any) -> _I_co:
+        """Targets whose breaker has opened before, by the filters of ``GET /v1/targets``."""
+        return self._pages(_read("/v1/targets", filters))
+
+    def resume(self, host: str) -> _D_co:
+        """Let the runs of a host go on, those to its suspended URLs too."""
+        return self._send(Call("POST", f"/v1/targets/{_segment(host)}/resume"))
+
 
 class Tenants(Resource[_D_co, _I_co]):
     """For admins: who shares this service."""
@@ -312,6 +370,8 @@ class _Api(Generic[_D_co, _I_co]):
         self.jobs: Jobs[_D_co, _I_co] = Jobs(sender)
         self.runs: Runs[_D_co, _I_co] = Runs(sender)
         self.dlq: DeadLetters[_D_co, _I_co] = DeadLetters(sender)
+        self.targets: Targets[_D_co, _I_co] = Targets(sender)
+        self.replays: Replays[_D_co, _I_co] = Replays(sender)
         self.tenants: Tenants[_D_co, _I_co] = Tenants(sender)
         self.api_keys: ApiKeys[_D_co, _I_co] = ApiKeys(sender)
         self.operations: Operations[_D_co, _I_co] = Operations(sender)

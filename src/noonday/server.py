@@ -28,6 +28,7 @@ from noonday import __version__, listening
 from noonday.api import admin_port
 from noonday.api.app import create_app
 from noonday.api.context import AppContext
+from noonday.domain.breaker import pauses
 from noonday.domain.errors import NoondayError, NoRoom, SecretUnreadable, StoreUnavailable
 from noonday.domain.model import LANES, HttpTarget, Reason
 from noonday.domain.roles import Role
@@ -35,11 +36,13 @@ from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, find_binar
 from noonday.executors.http import HttpExecutor
 from noonday.executors.posting import Poster
 from noonday.loops import Loop
+from noonday.loops.admission import PAUSE_SEC, Admission
 from noonday.loops.alerts import Alerts
 from noonday.loops.flight import BEAT_SEC
 from noonday.loops.janitor import Janitor
 from noonday.loops.operations import Operations
 from noonday.loops.reaper import Reaper
+from noonday.loops.replays import Replays
 from noonday.loops.retries import Retries
 from noonday.loops.scheduler import Scheduler
 from noonday.loops.vitals import Reporter
@@ -137,7 +140,7 @@ async def api(node: Node) -> None:
 
 
 async def scheduler(node: Node) -> None:
-    """Timers become runs; retries, expired leases and old partitions are looked after."""
+    """Timers become runs; retries, replays, expired leases and old partitions are looked after."""
     settings, store, metrics = node.settings, node.store, node.metrics
     part = Scheduler(store, node.id, node.name, metrics, node.wakeups)
     await part.keep_shards()
@@ -148,10 +151,14 @@ async def scheduler(node: Node) -> None:
     node.loop("scheduler sweep", part.sweep, pause_sec=10.0, steady=True)
     retries = Retries(store, node.wakeups)
     node.loop("retries", retries.tick, sleep_for=retries.sleep_for)
+    admission = Admission(store, metrics, node.wakeups, pauses(settings.breaker_pause_sec))
+    node.loop("admission", admission.tick, pause_sec=PAUSE_SEC, steady=True)
     reaper = Reaper(store, LANES, metrics, node.wakeups)
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
     bulk = Operations(store)
     node.loop("operations", bulk.tick, pause_sec=1.0)
+    replays = Replays(store, metrics, node.wakeups)
+    node.loop("replays", replays.tick, pause_sec=1.0, sleep_for=replays.sleep_for)
     kept = settings.retention
     janitor = Janitor(store, node.blobs(), kept, metrics, leads=lambda: 0 in part.epochs)
     node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for)
@@ -199,6 +206,7 @@ async def worker(node: Node) -> None:
         keys=SigningKeys(node.store, read_key_file(settings.secret_key_path)),
         metrics=node.metrics,
         slots=settings.slots,
+        pauses=pauses(settings.breaker_pause_sec),
     )
     # Stopped from the last to the first: nothing is claimed any more, what runs ends, what came
     # of it is written, and only then do the heartbeats cease.
@@ -206,6 +214,8 @@ async def worker(node: Node) -> None:
     node.loop("heartbeat", part.beat, pause_sec=BEAT_SEC, steady=True)
     node.stack.push_async_callback(_leave, part.leave)
     part.wake_settle = node.loop("settle", part.settle).wake
+    breakers = node.loop("breakers", part.breakers.tick, pause_sec=1.0, steady=True)
+    part.breakers.wake = breakers.wake
     claims = {}
     for lane, pool in part.pools.items():
         tick = partial(part.tick, lane)
@@ -397,6 +407,8 @@ def _gauges(node: Node) -> Callable[[], Awaitable[int]]:
     async def read() -> int:
         async with node.store.transaction() as tx:
             rows = await gauges.lanes(tx)
+            held = await gauges.held(tx)
+        node.metrics.held_stand_at(held)
         node.metrics.lanes_stand_at(
             {
                 row["lane"]: Depth(

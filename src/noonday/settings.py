@@ -118,6 +118,9 @@ class Settings(msgspec.Struct, frozen=True):
     way round."""
     worker_grace_sec: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 20.0
     """Seconds that running attempts get to finish when a worker stops."""
+    breaker_pause_sec: Annotated[float, msgspec.Meta(ge=1, le=3_600)] = 30.0
+    """Seconds that a target which fails is left alone the first time; up to ten times as long if
+    it goes on failing."""
     worker_name: _Name | None = None
     """How a process is shown in lists and logs; none means its host and pid."""
 

@@ -31,7 +31,8 @@ _WHO: Final = {"role", "worker", "host", "pid", "version", "address"}
 _WHAT: Final = {
     *("job_id", "run_id", "occurrence_at", "attempt", "lease_version", "tenant", "lane"),
     *("shard", "epoch", "loop", "key_id", "target_host", "partition", "migration", "file"),
-    *("request_id", "method", "route", "setting", "signal", "operation", "alert", "subject"),
+    *("request_id", "method", "route", "setting", "signal", "operation", "replay_id", "target"),
+    *("alert", "subject"),
 }
 _OUTCOME: Final = {"outcome", "reason", "error", "status", "http_status", "retry_at"}
 _HOW_MUCH: Final = {
@@ -201,6 +202,8 @@ class Metrics:
         self._registry.register(_Fixed(build))
         self._lanes = _Lanes()
         self._registry.register(self._lanes)
+        self._holds = _Holds()
+        self._registry.register(self._holds)
         self._tenants = _Tenants(TOP_TENANTS)
         self._registry.register(self._tenants)
         self._standing = _Standing()
@@ -220,6 +223,15 @@ class Metrics:
         self._outcomes = _Bound(
             self._counter("attempt_outcomes", "Attempts that ended, by outcome", "outcome"), 32
         )
+        self._replayed = _Bound(
+            self._counter(
+                "replayed_runs", "Runs that replays reopened, and what came of them", "outcome"
+            ),
+            8,
+        )
+        self._replays_stopped = _Bound(
+            self._counter("replays_stopped", "Replays stopped by their gate, by why", "reason"), 8
+        )
         self._leases_expired = self._counter(
             "leases_expired", "Leases that ended without the worker's word"
         )
@@ -235,6 +247,15 @@ class Metrics:
         )
         for cause in CAUSES:  # a series that begins above zero has not increased for Prometheus
             self._duplicates(cause)
+        self._held = _Bound(
+            self._counter("runs_held", "Runs put on hold instead of being sent, by kind", "kind"), 8
+        )
+        self._admitted = _Bound(
+            self._counter("runs_admitted", "Held runs that were let go, by why", "why"), 8
+        )
+        self._target_changes = _Bound(
+            self._counter("target_changes", "Changes of targets' breakers, by kind", "kind"), 8
+        )
         self._stragglers = _Bound(
             self._counter("floor_stragglers", "Rows found below a floor, by table", "table"), 8
         )
@@ -335,6 +356,14 @@ class Metrics:
         """Runs were given up."""
         self._dead_letters(reason).inc(count)
 
+    def replayed(self, outcome: str, count: int = 1) -> None:
+        """Replays have ``reopened`` runs, or seen how they came out."""
+        self._replayed(outcome).inc(count)
+
+    def replay_stopped(self, reason: str) -> None:
+        """A replay has stopped by itself: ``canary``, ``failures`` or ``breaker``."""
+        self._replays_stopped(reason).inc()
+
     def lease_expired(self, count: int = 1) -> None:
         """The reaper took runs back from workers that went silent."""
         self._leases_expired.inc(count)
@@ -355,6 +384,25 @@ class Metrics:
         """How many slots this worker has for a lane, and in how many an attempt runs."""
         self._slots(lane).set(slots)
         self._busy_slots(lane).set(busy)
+
+    # --- targets and holds
+
+    def held(self, kind: str, count: int = 1) -> None:
+        """Claimed runs were put on hold; nothing was sent."""
+        self._held(kind).inc(count)
+
+    def admitted(self, why: str, count: int = 1) -> None:
+        """Held runs may be claimed again: to try a target, in a ramp, or as strays."""
+        if count:
+            self._admitted(why).inc(count)
+
+    def target_changed(self, kind: str) -> None:
+        """A target's breaker opened, closed, and so on."""
+        self._target_changes(kind).inc()
+
+    def held_stand_at(self, runs: Mapping[str, int]) -> None:
+        """How many runs are held, by kind; kinds that held some before are at zero."""
+        self._holds.runs = {**dict.fromkeys(self._holds.runs, 0), **runs}
 
     # --- the machinery
 
@@ -489,6 +537,17 @@ class _Standing(Collector):
         )
         for loop, stalled in self.stalled().items():
             family.add_metric([loop], int(stalled))
+        yield family
+
+
+class _Holds(Collector):
+    def __init__(self) -> None:
+        self.runs: dict[str, int] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily("noonday_held_runs", "Runs on hold, by kind", labels=["kind"])
+        for kind, count in self.runs.items():
+            family.add_metric([kind], count)
         yield family
 
 

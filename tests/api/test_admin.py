@@ -44,14 +44,14 @@ async def test_a_tenants_limit_of_payloads_holds(api: Api) -> None:
     assert "10 bytes" in refused.body["detail"]
 
 
-async def test_after_a_rotation_both_secrets_sign_for_a_day(api: Api) -> None:
+async def test_after_rotations_the_secrets_before_sign_for_a_day_up_to_five(api: Api) -> None:
     path = "/v1/tenants/alpha/signing-secret"
-    answers = [await api.admin.post(path) for _ in range(3)]
+    answers = [await api.admin.post(path) for _ in range(6)]
     assert {answer.status for answer in answers} == {200}
     secrets = [
         base64.b64decode(answer.body["signing_secret"].removeprefix("whsec_")) for answer in answers
     ]
-    assert len(set(secrets)) == 3
+    assert len(set(secrets)) == 6
     tenant_id = answers[0].body["id"]
 
     async def signed_with() -> list[bytes]:
@@ -59,11 +59,15 @@ async def test_after_a_rotation_both_secrets_sign_for_a_day(api: Api) -> None:
             sealed = (await tenants.signing_keys(tx, [tenant_id]))[tenant_id]
         return [api.context.secretbox.open(one, tenant_id, SIGNING) for one in sealed]
 
-    assert await signed_with() == [secrets[2], secrets[1]]
+    assert await signed_with() == secrets[:0:-1]
     api.store.now = await value(api.store, "SELECT now() + interval '23 hours 59 minutes'")
-    assert await signed_with() == [secrets[2], secrets[1]]
+    assert await signed_with() == secrets[:0:-1]
     api.store.now = await value(api.store, "SELECT now() + interval '24 hours 1 minute'")
-    assert await signed_with() == [secrets[2]]
+    assert await signed_with() == [secrets[5]]
+    newest = (await api.admin.post(path)).body["signing_secret"]
+    assert [tenants.written(one) for one in await signed_with()] == [
+        newest, tenants.written(secrets[5]),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -203,8 +203,6 @@ async def test_dead_letters_are_listed_once_each_and_by_filter(api: Api) -> None
         f"dead_from={letter['dead_at']}": 9,
     }.items():
         assert len((await api.admin.get(f"/v1/dlq?{query}")).body["data"]) == count, query
-    grouped = await api.admin.get("/v1/dlq?group_by=reason")
-    assert (grouped.status, grouped.code) == (422, "not_supported")
 
 
 async def test_lists_of_the_service_are_pages_too(api: Api) -> None:

@@ -30,6 +30,7 @@ class Things:
     run: str
     letter: str
     operation: str
+    replay: str
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Case:
     missing: str | None = None
     tenants: bool = True
     """False where admins see all tenants."""
+    query: str = ""
 
 
 A_TENANT = {"name": "gamma"}
@@ -64,6 +66,15 @@ CASES = {
     "abort_operation": Case(thing="operation", missing=MISSING_JOB),
     "list_dead_letters": Case(),
     "get_dead_letter": Case(thing="letter", missing=MISSING_RUN),
+    "list_targets": Case(),
+    "resume_target": Case(missing="nobody.example"),
+    "discard_dead_letter": Case(thing="letter", missing=MISSING_RUN, query="?reason=x"),
+    "list_replays": Case(),
+    "create_replay": Case({"filter": {"reason": "killed"}}),
+    "get_replay": Case(thing="replay", missing=MISSING_JOB),
+    "pause_replay": Case({}, "replay", MISSING_JOB),
+    "resume_replay": Case({}, "replay", MISSING_JOB),
+    "abort_replay": Case({}, "replay", MISSING_JOB),
     "list_tenants": Case(tenants=False),
     "create_tenant": Case(A_TENANT, tenants=False),
     "get_tenant": Case(missing="nobody", tenants=False),
@@ -92,8 +103,12 @@ OF_TENANTS = [route for route in ROUTES if CASES[route.name].thing]
 def path_of(route: Route, things: Things) -> str:
     case = CASES[route.name]
     if case.thing:
-        return route.path.replace("{id}", getattr(things, case.thing))
-    return route.path.replace("{name}", "alpha").replace("{id}", "0123456789abcdef")
+        return route.path.replace("{id}", getattr(things, case.thing)) + case.query
+    return (
+        route.path.replace("{name}", "alpha")
+        .replace("{id}", "0123456789abcdef")
+        .replace("{host}", "x.example")
+    )
 
 
 async def things_of(api: Api, client: Client) -> Things:
@@ -103,7 +118,9 @@ async def things_of(api: Api, client: Client) -> Things:
     (dead,) = (await client.get("/v1/dlq")).body["data"]
     run = (await client.get(f"/v1/jobs/{await client.create(schedule=NOW)}/occurrences")).body
     operation = (await client.post("/v1/jobs:cancel", {"filter": {"name_prefix": "none"}})).body
-    return Things(await client.create(), run["data"][0]["run_id"], dead["id"], operation["id"])
+    replay = (await client.post("/v1/dlq/replays", {"filter": {"reason": "killed"}})).body
+    names = run["data"][0]["run_id"], dead["id"], operation["id"], replay["id"]
+    return Things(await client.create(), *names)
 
 
 async def state_of(store: Store) -> Any:
@@ -117,6 +134,7 @@ async def state_of(store: Store) -> Any:
             "timers",
             "dead_letters",
             "operations",
+            "replays",
             "tenants",
             "api_keys",
         )
@@ -158,7 +176,10 @@ async def test_what_belongs_to_another_tenant_does_not_exist(api: Api, route: Ro
     before = await state_of(api.store)
     theirs = await stranger.call(route.method, path_of(route, things), case.body, x_request_id="r")
     missing = await stranger.call(
-        route.method, route.path.replace("{id}", case.missing), case.body, x_request_id="r"
+        route.method,
+        route.path.replace("{id}", case.missing) + case.query,
+        case.body,
+        x_request_id="r",
     )
     assert (theirs.status, theirs.code) == (404, "not_found")
     assert theirs.raw == missing.raw
@@ -183,7 +204,13 @@ async def test_denied_tries_at_changing_a_job_are_in_the_audit_log(api: Api) -> 
 async def test_lists_show_only_what_is_the_tenants_own(api: Api) -> None:
     mine = await things_of(api, api.admin)
     stranger = await api.client(Role.VIEWER, "beta")
-    for path in ("/v1/jobs", "/v1/dlq", f"/v1/dlq?job_id={mine.job}", "/v1/jobs?name_prefix=n"):
+    for path in (
+        "/v1/jobs",
+        "/v1/dlq",
+        "/v1/dlq/replays",
+        f"/v1/dlq?job_id={mine.job}",
+        "/v1/jobs?name_prefix=n",
+    ):
         assert (await stranger.get(path)).body["data"] == [], path
 
 

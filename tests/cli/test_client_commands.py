@@ -80,6 +80,14 @@ def test_address_and_key_come_from_options_then_variables_then_what_up_has_left(
         ("jobs trigger j", "POST /v1/jobs/j/trigger"),
         ("runs get r", "GET /v1/runs/r"),
         ("dlq get r", "GET /v1/dlq/r"),
+        ("dlq show r", "GET /v1/dlq/r"),
+        ("dlq discard r --why done", "DELETE /v1/dlq/r?reason=done"),
+        ("dlq replay r", "POST /v1/dlq/replays"),
+        ("dlq replay --all --dry-run", "POST /v1/dlq/replays"),
+        ("dlq replays get p", "GET /v1/dlq/replays/p"),
+        ("dlq replays pause p", "POST /v1/dlq/replays/p/pause"),
+        ("dlq replays resume p", "POST /v1/dlq/replays/p/resume"),
+        ("dlq replays abort p", "POST /v1/dlq/replays/p/abort"),
         ("tenants create shop", "POST /v1/tenants"),
         ("keys create --tenant shop", "POST /v1/api-keys"),
         ("keys revoke k", "DELETE /v1/api-keys/k"),
@@ -105,6 +113,9 @@ def test_a_command_about_one_thing_shows_it(
         ("executions j", "/v1/jobs/j/executions?limit=50"),
         ("occurrences j --limit 500", "/v1/jobs/j/occurrences?limit=200"),
         ("dlq list --reason timeout --job j", "/v1/dlq?reason=timeout&job_id=j&limit=50"),
+        ("targets list --state OPEN", "/v1/targets?state=OPEN&limit=50"),
+        ("dlq list --state DEAD", "/v1/dlq?state=DEAD&limit=50"),
+        ("dlq replays list", "/v1/dlq/replays?limit=50"),
         ("tenants list", "/v1/tenants"),
         ("keys list", "/v1/api-keys"),
         ("workers", "/v1/workers"),
@@ -274,3 +285,48 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 4_096)
     except OSError:  # how Linux says that the other side is closed
         return b""
+
+
+def test_a_replay_is_sent_with_what_was_said_and_nothing_else(
+    call: Call, server: ScriptedServer
+) -> None:
+    server.will(*[Answer(202, {"id": "p", "state": "RUNNING"})] * 2)
+    assert call("dlq", "replay", "a", "b").exit_code == 0
+    options = (
+        "--target-host shop.example --reason timeout --canary 3 --rate 2.5 --ramp-sec 0 "
+        "--failure-ratio 0.5 --window 7 --again --why ok"
+    )
+    assert call("dlq", "replay", *options.split()).exit_code == 0
+    plain = {"again": False, "reason": "", "dry_run": False, "stop_when": {}}
+    assert server.received[0].json == {"ids": ["a", "b"], **plain}
+    assert server.received[1].json == {
+        "filter": {"reason": "timeout", "target_host": "shop.example"},
+        "canary": 3, "rate_per_sec": 2.5, "ramp_sec": 0,
+        "stop_when": {"failure_ratio": 0.5, "window": 7},
+        "again": True, "reason": "ok", "dry_run": False,
+    }  # fmt: skip
+    assert all(received.headers["Idempotency-Key"] for received in server.received)
+
+
+@pytest.mark.parametrize("arguments", ["", "r --all", "r --reason timeout"])
+def test_what_is_to_be_replayed_has_to_be_said_in_one_way(
+    call: Call, server: ScriptedServer, arguments: str
+) -> None:
+    assert call("dlq", "replay", *arguments.split()).exit_code == 2
+    assert server.received == []
+
+
+def test_groups_are_a_table_and_say_when_they_are_not_all(
+    call: Call, server: ScriptedServer
+) -> None:
+    group = {
+        "reason": "timeout", "fingerprint": "f", "count": 7, "first_seen": "a", "last_seen": "b",
+        "sample_id": "r", "sample_error": "no answer",
+    }  # fmt: skip
+    answer = {"data": [group], "complete": False, "counted_from": "2027-01-01T00:00:00.000Z"}
+    server.will(*[Answer(200, answer)] * 2)
+    result = call("dlq", "groups", "--by", "reason")
+    assert server.received[0].path == "/v1/dlq?state=DEAD&group_by=reason"
+    assert result.stdout.splitlines()[1].split("\t") == ["7", "timeout", "f", "a", "b", "no answer"]
+    assert "2027-01-01" in result.stderr
+    assert json.loads(call("dlq", "groups", "--json").stdout) == answer

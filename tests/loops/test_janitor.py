@@ -26,6 +26,7 @@ from noonday.store.timers import Timer
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
 from tests.support import seeds, upkeep
+from tests.support.letters import lie_there
 from tests.support.upkeep import NOW
 
 DAY = timedelta(days=1)
@@ -270,3 +271,19 @@ async def test_two_that_believe_to_lead_lose_nothing(
     assert await upkeep.dues(store) == dues
     await check_coverage(store, store.now)
     assert await upkeep.tables(store, "timers_d2027031.") == []
+
+
+async def test_letters_that_were_dealt_with_go_after_their_time_in_batches(
+    store: Store, janitor: Janitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("noonday.loops.janitor.BATCH", 3)
+    async with store.transaction() as tx:
+        await lie_there(tx, 8, before=10 * DAY, history=False)
+        await tx.execute(
+            "UPDATE dead_letters SET state = 'DISCARDED', discarded_at = $1", NOW - 91 * DAY
+        )
+        await lie_there(tx, 2, before=20 * DAY, history=False)
+    await janitor.tick()
+    async with store.transaction() as tx:
+        rows = await tx.rows("SELECT state FROM dead_letters")
+    assert [row["state"] for row in rows] == ["DEAD", "DEAD"]

@@ -7,6 +7,8 @@ import pkgutil
 import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from hashlib import md5
+from uuid import UUID
 
 import pytest
 
@@ -14,23 +16,30 @@ import noonday.store
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Reason
 from noonday.domain.ranking import AGEING_STEP, Floors
+from noonday.domain.replay import Letters, Terms
 from noonday.store import (
     Row,
     Store,
     Tx,
     alerts,
     cancels,
+    dead_letters,
     executions,
     holds,
+    letters,
     occurrences,
+    replays,
     runs,
+    targets,
     timers,
 )
 from noonday.store.cancels import Which
+from noonday.store.letters import LetterFilter, LetterPosition
 from noonday.store.runs import Ended
 from noonday.store.settlements import Settlement
 from noonday.store.timers import Timer
 from tests.support import seeds
+from tests.support.letters import lie_there
 from tests.support.plans import ExplainingTx, Plan
 
 NOW = datetime.now(UTC)
@@ -107,6 +116,18 @@ INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materia
 SELECT job_id, occurrence_at, kind, tenant_id, due_at, due_at FROM runs ON CONFLICT DO NOTHING
 """
 
+# Of one tenant; most of them were dealt with, and one in a hundred is of a rare kind.
+OTHER_LETTERS = """
+INSERT INTO dead_letters (job_id, occurrence_at, kind, tenant_id, reason, fingerprint, attempts,
+                          lease_version, payload_version, target_host, dead_at, state, replayed_at,
+                          replay_id, replay_outcome)
+SELECT md5('letter' || n)::uuid, $1, 0, 1, 'transient',
+       CASE WHEN n % 100 = 0 THEN 'rare' ELSE 'f' END, 1, 1, 1, 'a.b',
+       $1::timestamptz - n * interval '1 s', CASE WHEN n % 5 = 0 THEN 'DEAD' ELSE 'REPLAYED' END,
+       CASE WHEN n % 5 > 0 THEN $1::timestamptz END, md5((n % 50)::text)::uuid,
+       CASE WHEN n % 7 > 0 THEN 'SUCCEEDED' END
+FROM generate_series(1, 20000) AS n
+"""
 OTHER_EXECUTIONS = """
 INSERT INTO executions (job_id, occurrence_at, kind, tenant_id, attempt, lease_version, worker_id,
                         status, leased_at, locked_until, finished_at, unknown)
@@ -114,6 +135,16 @@ SELECT job_id, occurrence_at, kind, tenant_id, 1, 1, job_id, 'SUCCESS', $1, $1, 
        false
 FROM runs
 """
+
+OTHER_TARGETS = """
+INSERT INTO targets (hold_key, tenant_id, host, port, state, reason, since, probe_at, released_at)
+SELECT 'target:' || n % 100 || ':' || n, n % 100, n::text, 80, state, '', $1,
+       CASE WHEN state = 'OPEN' THEN $1::timestamptz END, $1
+FROM generate_series(1, 20000) AS n,
+     LATERAL (SELECT CASE WHEN n % 100 = 0 THEN 'OPEN' ELSE 'CLOSED' END AS state) AS s
+"""
+
+OTHERS_OF_NOW = (OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS, OTHER_TARGETS, OTHER_LETTERS)
 
 
 def days(table: str, *moments: datetime) -> set[str]:
@@ -124,7 +155,7 @@ LEDGER = f"occurrences_m{NOW:%Y%m}"
 HISTORY = days("executions", NOW)
 TODAY = days("timers", NOW)
 UP_TO_TODAY = days("timers", NOW - DAY, NOW)
-ANALYZED = ["runs", "jobs", LEDGER, *HISTORY, *UP_TO_TODAY]
+ANALYZED = ["runs", "jobs", "targets", "dead_letters", LEDGER, *HISTORY, *UP_TO_TODAY]
 OWNED = list(range(SHARDS))
 
 
@@ -136,6 +167,10 @@ class Explained:
         self._leases: list[runs.Held] = []
         self.due: list[Row] = []
 
+    @property
+    def store(self) -> Store:
+        return self._store
+
     async def fill(self) -> None:
         async with self._store.transaction() as tx:
             await seeds.ready(tx, count=500)
@@ -144,7 +179,7 @@ class Explained:
             self._leases = [runs.held_key(row) for row in await seeds.claim(tx, limit=400)]
             await seeds.settle(tx, *[seeds.retried(each) for each in self.leases(100)])
             await seeds.settle(tx, *[seeds.completed(each) for each in self.leases(100)])
-            for others in (OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS):
+            for others in OTHERS_OF_NOW:
                 await tx.execute(others, NOW)
             await tx.execute(OTHER_JOBS)
             await tx.execute(OTHER_OCCURRENCES)
@@ -190,6 +225,31 @@ async def check_hand_back(made: Explained) -> None:
     leases = made.leases()
     plan = await made.plan(runs.HAND_BACK, lambda tx: runs.hand_back(tx, leases))
     assert (plan.indexes, plan.tables, plan.scans) == ({"runs_pkey"}, {"runs"}, set())
+
+
+async def check_hold(made: Explained) -> None:
+    leases = [(lease, "breaker", "target:1:x") for lease in made.leases()]
+    plan = await made.plan(holds.HOLD, lambda tx: holds.hold(tx, leases))
+    assert (plan.indexes, plan.tables, plan.scans) == ({"runs_pkey"}, {"runs"}, set())
+    plan = await made.plan(holds.ADMIT, lambda tx: holds.admit(tx, "target:1:x", 10))
+    assert (plan.indexes, plan.scans) == ({"runs_hold_key"}, set())
+    plan = await made.plan(holds.KEYS, holds.keys)
+    assert (plan.indexes, plan.scans) == ({"runs_hold_key"}, set())
+
+
+async def check_targets(made: Explained) -> None:
+    keys = [f"target:{n}:{n}" for n in range(1, 50)]
+    for statement, call in {
+        targets.PERMIT: lambda tx: targets.permit(tx, dict.fromkeys(keys, 1)),
+        targets.TO_DO: lambda tx: targets.to_do(tx, keys),
+        targets.NOT_CLOSED: targets.not_closed,
+        targets.PAGE: lambda tx: targets.page(tx, 1, targets.TargetPosition(), None, 50),
+        targets.RESUME: lambda tx: targets.resume(tx, 1, "1", "by hand"),
+        targets.PROBE_SUCCEEDED: lambda tx: targets.probe_succeeded(tx, keys[0], 1),
+        targets.PROBE_FAILED: lambda tx: targets.probe_failed(tx, keys[0], 1, "", [SECOND]),
+    }.items():
+        plan = await made.plan(statement, call)
+        assert not plan.scans, statement
 
 
 async def check_settle(
@@ -260,6 +320,71 @@ async def check_unknown_settle(made: Explained) -> None:
     leases = made.leases(5)
     plan = await made.plan(executions.WRITTEN, lambda tx: executions.written(tx, leases))
     assert not plan.scans & HISTORY
+
+
+async def check_lists_of_letters(made: Explained) -> None:
+    for by, index in (
+        (LetterFilter(), "dead_letters_tenant"),
+        (LetterFilter(reason="timeout", target_host="x"), "dead_letters_tenant"),
+        (LetterFilter(state="REPLAYED"), "dead_letters_tenant"),
+        (LetterFilter(state="DEAD"), "dead_letters_dead"),
+        (LetterFilter(fingerprint="rare"), "dead_letters_fingerprint"),
+    ):
+        async with made.store.transaction() as tx:
+            explaining = ExplainingTx(tx)
+            await letters.dead_letters(explaining, 1, LetterPosition(), by, 5_000)
+        for plan in explaining.plans.values():
+            assert (plan.indexes, plan.scans) == ({index}, set()), by
+        assert explaining.plans.keys() == {letters.DEAD_LETTERS, letters.SCAN_ENDS}
+
+
+async def check_groups_of_letters(made: Explained) -> None:
+    plan = await made.plan(
+        letters.GROUPS,
+        lambda tx: letters.groups(
+            tx, 1, LetterFilter(state="DEAD"), reason=True, fingerprint=True, counted=1_000
+        ),
+    )
+    assert plan.indexes == {"dead_letters_dead", "dead_letters_tenant"}
+    assert not plan.scans
+
+
+async def check_a_step_of_a_replay(made: Explained) -> None:
+    terms = Terms(filter=Letters(reason="transient"))
+    async with made.store.transaction() as tx:
+        found = await replays.count(tx, 1, terms)
+        asked = await replays.create(tx, 1, terms, "", "key", found)
+    async with made.store.transaction() as tx:
+        explaining = ExplainingTx(tx)
+        replay = await replays.take(explaining, asked)
+        assert replay is not None
+        replay.created_at = NOW
+        await replays.walk(explaining, replay, 200)
+        await replays.observe(explaining, UUID(md5(b"7").hexdigest()))
+        await replays.broken_target(explaining, UUID(md5(b"7").hexdigest()))
+        await replays.count(explaining, 1, terms, 1_000)
+        (run,) = await lie_there(explaining)
+        await dead_letters.replay(explaining, [run], 1, asked)
+        await dead_letters.why_not(explaining, [run], 1)
+        await letters.forget(explaining, NOW - DAY, 100)
+        plans = explaining.plans
+    few = {"replays", "targets"}
+    assert plans[replays.WALK].indexes >= {"dead_letters_dead", "jobs_pkey"}
+    assert plans[replays.COUNT].indexes == {"dead_letters_dead", "jobs_pkey"}
+    assert plans[replays.OBSERVE].indexes >= {"dead_letters_replaying", "runs_pkey"}
+    assert plans[replays.BROKEN].indexes >= {"dead_letters_replaying"}
+    assert plans[dead_letters.REPLAY].indexes >= {"dead_letters_pkey", "jobs_pkey", "runs_pkey"}
+    assert plans[letters.FORGET].indexes >= {"dead_letters_settled"}
+    for statement in (
+        replays.WALK,
+        replays.COUNT,
+        replays.OBSERVE,
+        replays.BROKEN,
+        dead_letters.REPLAY,
+        dead_letters.WHY,
+        letters.FORGET,
+    ):
+        assert not plans[statement].scans - few, statement
 
 
 async def check_due(made: Explained) -> None:

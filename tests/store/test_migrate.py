@@ -3,14 +3,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from noonday.domain.errors import SchemaMismatch, UnsafeDatabase
+from noonday.domain.errors import SchemaMismatch, StoreUnavailable, UnsafeDatabase
 from noonday.embedded import EmbeddedPostgres
 from noonday.store import Store, migrate
-from tests.support.database import execute, open_store
+from tests.support.database import drop, execute, open_store
 from tests.support.postgres import open_folder
 
 
@@ -19,7 +20,7 @@ async def empty_url(postgres_url: str) -> AsyncIterator[str]:
     name = f"noonday_empty_{secrets.token_hex(6)}"
     await execute(postgres_url, f"CREATE DATABASE {name}")
     yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
-    await execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+    await drop(postgres_url, name)
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +106,17 @@ async def test_a_server_that_may_lose_commits_is_refused_unless_that_is_allowed(
     warnings = await migrate.check(store, allow_unsafe=True)
     assert [warning.split()[0] for warning in sorted(warnings)] == ["fsync", "full_page_writes"]
     await store.close()
+
+
+async def test_a_migration_beside_a_running_service_costs_it_a_retry_at_most(
+    store: Store,
+) -> None:
+    async with store.transaction() as tx:
+        await tx.rows("SELECT * FROM shards")
+    async with store.direct() as connection:
+        await connection.execute("ALTER TABLE shards ADD COLUMN novelty int")
+    with suppress(StoreUnavailable):  # "cached plan must not change result type"
+        async with store.transaction() as tx:
+            await tx.rows("SELECT * FROM shards")
+    async with store.transaction() as tx:
+        assert len(await tx.rows("SELECT * FROM shards")) == 64

@@ -13,11 +13,24 @@ import pytest
 
 from noonday.domain.errors import StoreUnavailable
 from noonday.domain.model import Cron, Kind, Once, Schedule, shard_of
-from noonday.store import Store, Tx, jobs, locks, occurrences, partitions, retention, timers
+from noonday.domain.replay import Terms
+from noonday.store import (
+    Store,
+    Tx,
+    jobs,
+    letters,
+    locks,
+    occurrences,
+    partitions,
+    replays,
+    retention,
+    timers,
+)
 from noonday.store.occurrences import Opening
 from noonday.store.ranges import Range, Step
 from noonday.store.timers import Timer
 from tests.support import seeds, upkeep
+from tests.support.letters import lie_there
 from tests.support.upkeep import NOW, Died
 
 DAY = timedelta(days=1)
@@ -371,3 +384,64 @@ async def test_a_look_at_jobs_goes_by_indexes_and_prunes_the_ledger(store: Store
     assert text.count("Seq Scan on") == text.count("Seq Scan on ledger_start")
     assert "Hash" not in text
     assert "occurrences_m202705 o_8 (never executed)" in text
+
+
+# --- dead letters -----------------------------------------------------------------------------
+
+DEALT_WITH = """
+UPDATE dead_letters SET state = $2, discarded_at = $3, replayed_at = $4, replay_outcome = $5
+WHERE job_id = $1
+"""
+LONG_AGO, LATELY = NOW - 21 * DAY, NOW - 19 * DAY
+
+
+async def test_only_letters_that_were_dealt_with_long_ago_and_whose_run_has_ended_go(
+    store: Store,
+) -> None:
+    cases = {
+        "lies there": (False, ("DEAD", None, None, None)),
+        "lies there again": (False, ("DEAD", None, LONG_AGO, "FAILED")),
+        "discarded long ago": (True, ("DISCARDED", LONG_AGO, None, None)),
+        "discarded lately": (False, ("DISCARDED", LATELY, LONG_AGO, "FAILED")),
+        "replayed long ago": (True, ("REPLAYED", None, LONG_AGO, "SUCCEEDED")),
+        "failed once, then completed": (True, ("REPLAYED", None, LONG_AGO, "FAILED")),
+        "replayed lately": (False, ("REPLAYED", None, LATELY, "SUCCEEDED")),
+        "not counted yet": (False, ("REPLAYED", None, LONG_AGO, None)),
+        "unfinished": (False, ("REPLAYED", None, LONG_AGO, "FAILED")),
+    }
+    made = {}
+    async with store.transaction() as tx:
+        for name, (_, dealt) in cases.items():
+            (run,) = await lie_there(tx, before=25 * DAY, history=False)
+            await tx.execute(DEALT_WITH, run.job_id, *dealt)
+            made[run.job_id] = name
+        (unfinished,) = [job for job, name in made.items() if name == "unfinished"]
+        await tx.execute(
+            """INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane,
+                                 priority, rank, claimable, state, due_at, ready_at)
+               SELECT job_id, occurrence_at, 0, 1, 1, 'default', 5, $2, true, 'READY', $2, $2
+               FROM dead_letters WHERE job_id = $1""",
+            unfinished,
+            NOW,
+        )
+    async with store.transaction() as tx:
+        assert await letters.forget(tx, NOW - 20 * DAY, 1) == 1, "as many as were asked for"
+        await letters.forget(tx, NOW - 20 * DAY, 100)
+        left = {row["job_id"] for row in await tx.rows("SELECT job_id FROM dead_letters")}
+    gone = {name for job, name in made.items() if job not in left}
+    assert gone == {name for name, (goes, _) in cases.items() if goes}
+
+
+async def test_only_replays_that_are_over_go(store: Store) -> None:
+    async with store.transaction() as tx:
+        for number, state in enumerate(("RUNNING", "PAUSED", "STOPPED", "ABORTED", "DONE")):
+            found = await replays.count(tx, 1, Terms())
+            made = await replays.create(tx, 1, Terms(), "", "key", found)
+            await tx.execute(
+                "UPDATE replays SET state = $2, active = $3, changed_at = $4 WHERE id = $1",
+                made, state, number == 0, LONG_AGO,
+            )  # fmt: skip
+        made = await replays.create(tx, 1, Terms(), "", "key", found)
+        await tx.execute("UPDATE replays SET state = 'DONE' WHERE id = $1", made)
+    async with store.transaction() as tx:
+        assert await replays.forget(tx, NOW - 20 * DAY, 100) == 2

@@ -67,6 +67,7 @@ class Cluster:
             log_format="json",
             worker_slots=8,
             worker_grace_sec=2.0,
+            breaker_pause_sec=1.0,
         )
         settings = msgspec.structs.replace(settings, **changes)
         made = await server.prepare(settings)

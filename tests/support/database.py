@@ -24,7 +24,7 @@ def database_template(postgres_url: str) -> Iterator[str]:
     name = f"noonday_template_{secrets.token_hex(4)}"
     asyncio.run(_make_template(postgres_url, name))
     yield name
-    asyncio.run(_drop(postgres_url, name))
+    asyncio.run(drop(postgres_url, name))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def database_url(postgres_url: str, database_template: str) -> AsyncIterat
             await apply_role_settings(connection)
         yield url
     finally:
-        await _drop(postgres_url, name)
+        await drop(postgres_url, name)
 
 
 @pytest.fixture
@@ -52,10 +52,10 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         await opened.close()
 
 
-async def open_store(url: str, **how: Any) -> Store:
+async def open_store(url: str, kind: type[Store] = Store, **how: Any) -> Store:
     """A store on the database at ``url``, by way of the run's pooler when it has one."""
     where = database_settings(url)
-    return await Store.open(
+    return await kind.open(
         where["database_url"],
         pgbouncer=where.get("pgbouncer", False),
         direct_dsn=where.get("database_direct_url"),
@@ -78,7 +78,7 @@ async def execute(url: str, statement: str) -> None:
         await connection.execute(statement)
 
 
-async def _drop(server_url: str, name: str) -> None:
+async def drop(server_url: str, name: str) -> None:
     """Not ``WITH (FORCE)``: that is refused while autovacuum works there, whose process belongs to
     a superuser. A plain ``DROP`` sends it away, and waits for those that are on their way out."""
     async with direct(server_url) as connection:

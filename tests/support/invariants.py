@@ -70,7 +70,7 @@ async def broken(store: Store) -> dict[str, list[dict[str | int, object]]]:
     return found
 
 
-WIPED = ("runs", "timers", "occurrences", "executions", "dead_letters", "jobs")
+WIPED = ("runs", "timers", "occurrences", "executions", "dead_letters", "jobs", "targets")
 
 
 async def wipe(store: Store) -> None:

@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import UUID, uuid4
 
+from noonday.domain.breaker import pauses
 from noonday.domain.model import LANES, Attempt, HttpTarget, Outcome, OutcomeKind
 from noonday.executors import Sent
+from noonday.loops.admission import Admission
 from noonday.loops.janitor import Janitor
 from noonday.loops.reaper import Reaper
 from noonday.loops.retries import Retries
@@ -116,6 +118,10 @@ class Parts:
     def reaper(self) -> Reaper:
         return Reaper(self._store, LANES, Metrics(), Wakeups(self._store))
 
+    def admission(self, *, store: Store | None = None) -> Admission:
+        store = store or self._store
+        return Admission(store, Metrics(), Wakeups(store), pauses())
+
     def janitor(self) -> Janitor:
         return Janitor(self._store, self._blobs, Retention(), leads=lambda: True)
 
@@ -136,7 +142,7 @@ async def carry_out(worker: Worker) -> int:
     return await worker.settle()
 
 
-def counted(part: Worker | Scheduler | Reaper, name: str) -> float:
+def counted(part: Worker | Scheduler | Reaper | Admission, name: str) -> float:
     """The sum over all labels of a counter, ``noonday_<name>_total``."""
     text = part._metrics.render().decode()
     found = re.findall(rf"^noonday_{name}_total(?:{{.*}})? (.*)$", text, re.MULTILINE)

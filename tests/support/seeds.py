@@ -52,9 +52,14 @@ def job_id(shard: int | None = None) -> UUID:
 
 
 def spec_of(
-    schedule: Schedule, *, policy: RetryPolicy | None = None, lease_sec: int = LEASE_SEC
+    schedule: Schedule,
+    *,
+    policy: RetryPolicy | None = None,
+    lease_sec: int = LEASE_SEC,
+    url: str | None = None,
 ) -> JobSpec:
-    return JobSpec(schedule, TARGET, policy or RetryPolicy(), lease_sec)
+    target = TARGET if url is None else HttpTarget(url)
+    return JobSpec(schedule, target, policy or RetryPolicy(), lease_sec)
 
 
 def new_job(
@@ -104,10 +109,11 @@ async def ready(
     policy: RetryPolicy | None = None,
     lease_sec: int = LEASE_SEC,
     tenant: int = TENANT,
+    url: str | None = None,
 ) -> list[RunKey]:
     """One-off jobs that are due now, each with its READY run."""
     now = await tx.clock()
-    spec = spec_of(Once(now), policy=policy, lease_sec=lease_sec)
+    spec = spec_of(Once(now), policy=policy, lease_sec=lease_sec, url=url)
     made = [new_job(spec, now, lane=lane, priority=priority, tenant=tenant) for _ in range(count)]
     await jobs.insert(tx, made)
     opened = [Opening(job.id, now, Kind.SCHEDULE, tenant, now, 1, lane, priority) for job in made]

@@ -20,6 +20,8 @@ from tests.support.database import open_store
 Step: TypeAlias = Callable[[Tx], Awaitable[object]]
 Plan: TypeAlias = Mapping[str, Sequence[Step]]
 DEADLINE_SEC = 20
+LOOK_SEC = 0.002
+"""How often Postgres is asked whether a session waits; asking takes time from what it does."""
 BLOCKED = "SELECT cardinality(pg_blocking_pids($1)) > 0"
 
 
@@ -98,11 +100,10 @@ class Stage:
 
     async def _until_it_rests(self, session: _Session) -> None:
         """Until a session has done what it was told, or waits for another in Postgres."""
-        while not session.rests:
+        while not await session.rested(LOOK_SEC):
             if session.pid and await self._is_blocked(session.pid):
                 session.waited = True
                 return
-            await asyncio.sleep(0)
 
     async def _is_blocked(self, pid: int) -> bool:
         async with self._watcher.transaction() as tx:
@@ -116,6 +117,7 @@ class _Session:
         self._told = 0
         self._done = 0
         self._news = asyncio.Event()
+        self._moved = asyncio.Event()
         self.pid = 0
         self.results: list[Any] = []
         self.error: Exception | None = None
@@ -129,6 +131,17 @@ class _Session:
         self._told += 1
         self._news.set()
 
+    async def rested(self, within_sec: float) -> bool:
+        """Whether it has done what it was told, which it may take a moment for."""
+        try:
+            async with asyncio.timeout(within_sec):
+                while not self.rests:
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            pass
+        return self.rests
+
     async def run(self) -> None:
         try:
             await self._turn()
@@ -137,12 +150,14 @@ class _Session:
                 for step in self._steps:
                     self.results.append(await step(tx))
                     self._done += 1
+                    self._moved.set()
                     await self._turn()
         except Rollback:
             pass
         except Exception as error:
             self.error = error
         self._done = len(self._steps) + 1
+        self._moved.set()
 
     async def _turn(self) -> None:
         """Wait until there is a step that was told and not done."""

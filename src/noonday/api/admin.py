@@ -108,7 +108,7 @@ def _settings(row: Row) -> dict[str, object]:
 
 
 async def rotate_secret(request: Request) -> Response:
-    """A new signing secret, shown only now; the one before is signed with for a day more."""
+    """A new signing secret, shown only now; those before are signed with for a day more."""
     context = context_of(request)
     async with context.store.transaction() as tx:
         found = await _named_tenant(tx, request)

@@ -11,7 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
 
-from noonday.api import admin, alerts, cancels, dlq, jobs, operations, posting, public, runs
+from noonday.api import (
+    admin,
+    alerts,
+    cancels,
+    dlq,
+    jobs,
+    operations,
+    posting,
+    public,
+    replays,
+    runs,
+    targets,
+)
 from noonday.api.auth import Gate
 from noonday.api.commits import Commits
 from noonday.api.context import AppContext
@@ -20,30 +32,41 @@ from noonday.api.documents import (
     ApiKeyDocument,
     AuditDocument,
     BatchAnswer,
-    DeadLetterDocument,
     ExecutionDocument,
     JobDocument,
     OccurrenceDocument,
     OperationDocument,
     Page,
+    ResumedDocument,
     RunDocument,
     ShardDocument,
+    TargetStateDocument,
     TenantDocument,
     WorkerDocument,
 )
+from noonday.api.letter_documents import (
+    DeadLetterDocument,
+    LetterGroups,
+    ReplayCount,
+    ReplayDocument,
+)
 from noonday.api.parameters import (
+    GROUP_BY,
     IF_NONE_MATCH,
     JOB_FILTERS,
     LETTER_FILTERS,
     LINK,
     PAGE,
     RUNNING,
+    TARGET_STATE,
     TENANT,
     TRACEPARENT,
+    WHY,
 )
 from noonday.api.problems import HANDLERS, Problem
 from noonday.api.public import Description
 from noonday.api.queries import check_names
+from noonday.api.replay_bodies import ReplayBody, WhyBody
 from noonday.api.requests import Requests
 from noonday.api.routes import ETAG, IDEMPOTENCY_KEY, LOCATION, REPLAYED, Answer, Route
 from noonday.api.schemas import (
@@ -109,11 +132,40 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/operations/{id}/abort", "abort_operation", OPERATOR,
           "Stop a bulk action where it is", operations.abort,
           Answer(200, "What it has done stays done.", OperationDocument), None, (), (409,)),
-    Route("GET", "/v1/dlq", "list_dead_letters", VIEWER, "List dead letters, newest first",
-          dlq.page, Answer(200, "A page.", Page[DeadLetterDocument], _LISTED), None,
-          (*LETTER_FILTERS, *PAGE), (400,)),
+    Route("GET", "/v1/dlq", "list_dead_letters", VIEWER,
+          "List dead letters, newest first, or count them by kind", dlq.page,
+          Answer(200, "A page, which may be short with a filter; or groups.",
+                 Page[DeadLetterDocument], _LISTED), None,
+          (*LETTER_FILTERS, GROUP_BY, *PAGE), (400,), also=(Answer(200, "", LetterGroups),)),
+    Route("GET", "/v1/dlq/replays", "list_replays", VIEWER, "List replays, newest first",
+          replays.page, Answer(200, "A page.", Page[ReplayDocument], _LISTED), None, PAGE, (400,)),
+    Route("POST", "/v1/dlq/replays", "create_replay", OPERATOR, "Replay dead letters behind a gate",
+          replays.create, Answer(202, "The replay is durable.", ReplayDocument, _MADE),
+          ReplayBody, (IDEMPOTENCY_KEY,), (409,),
+          also=(Answer(200, "What it would find, with `dry_run`.", ReplayCount),)),
+    Route("GET", "/v1/dlq/replays/{id}", "get_replay", VIEWER, "Show a replay", replays.get,
+          Answer(200, "The replay, as it stands.", ReplayDocument)),
+    Route("POST", "/v1/dlq/replays/{id}/pause", "pause_replay", OPERATOR,
+          "Reopen no more for now", replays.pause, Answer(200, "The replay.", ReplayDocument),
+          WhyBody, (), (409,), body_optional=True),
+    Route("POST", "/v1/dlq/replays/{id}/resume", "resume_replay", OPERATOR,
+          "Go on; after a stop with a new canary", replays.resume,
+          Answer(200, "The replay.", ReplayDocument), WhyBody, (), (409,), body_optional=True),
+    Route("POST", "/v1/dlq/replays/{id}/abort", "abort_replay", OPERATOR,
+          "Reopen no more for good", replays.abort, Answer(200, "The replay.", ReplayDocument),
+          WhyBody, (), (409,), body_optional=True),
     Route("GET", "/v1/dlq/{id}", "get_dead_letter", VIEWER, "Show a dead letter", dlq.get,
           Answer(200, "The dead letter.", DeadLetterDocument)),
+    Route("GET", "/v1/targets", "list_targets", VIEWER,
+          "List what has been left alone because it failed, by host", targets.page,
+          Answer(200, "A page.", Page[TargetStateDocument], _LISTED), None,
+          (TARGET_STATE, *PAGE), (400,)),
+    Route("POST", "/v1/targets/{host}/resume", "resume_target", OPERATOR,
+          "Let the runs of a host go on, those to its suspended URLs too", targets.resume,
+          Answer(200, "What was resumed.", ResumedDocument), None, (), (409,)),
+    Route("DELETE", "/v1/dlq/{id}", "discard_dead_letter", OPERATOR,
+          "Lay a dead letter aside for good", dlq.discard,
+          Answer(200, "The dead letter, discarded.", DeadLetterDocument), None, (WHY,), (409,)),
     Route("GET", "/v1/tenants", "list_tenants", ADMIN, "List tenants", admin.tenants_page,
           Answer(200, "A page.", Page[TenantDocument], _LISTED), None, PAGE, (400,)),
     Route("POST", "/v1/tenants", "create_tenant", ADMIN, "Create a tenant", admin.create_tenant,

@@ -234,6 +234,8 @@ class RunDocument(msgspec.Struct, frozen=True):
     locked_until: Stamp | None
     retry_at: Stamp | None
     hold: Annotated[str | None, _note("What keeps a READY run from being claimed.")]
+    hold_reason: Annotated[str | None, _note("Why, as far as it is known.")]
+    hold_since: Annotated[Stamp | None, _note("Since when its target stands as it does.")]
     cancel: Annotated[CancelDocument | None, _note("Set while it runs and is to be its last.")]
     reason: str | None
     ended_at: Stamp | None
@@ -289,19 +291,33 @@ class OccurrenceDocument(msgspec.Struct, frozen=True):
     attempts: int | None
 
 
-class DeadLetterDocument(msgspec.Struct, frozen=True):
-    """A run that will not be tried again by itself."""
+TargetState = Literal["CLOSED", "OPEN", "HALF_OPEN", "SUSPENDED"]
 
-    id: Annotated[str, _note("The run's id.")]
-    job_id: str
+
+class TargetStateDocument(msgspec.Struct, frozen=True):
+    """The breaker of a host and port, or of one URL there that answered 410."""
+
+    host: str
+    port: int
+    url: Annotated[str | None, _note("Only this URL, shown without its query; null: all of them.")]
+    state: Annotated[
+        TargetState,
+        _note(
+            "CLOSED: runs go on. OPEN: they are held. HALF_OPEN: a few are let through to try it. "
+            "SUSPENDED: they are held until somebody resumes it."
+        ),
+    ]
     reason: str
-    http_status: int | None
-    error: str | None
-    attempts: int
-    target_host: str
-    occurrence_at: Stamp
-    dead_at: Stamp
-    replayed_at: Stamp | None
+    since: Stamp
+    trips: Annotated[int, _note("How often it opened without having been CLOSED for long.")]
+    next_try_at: Annotated[Stamp | None, _note("When an OPEN one is tried again.")]
+    held: Annotated[int | None, _note("Runs that it holds up; counted up to 10,000, in lists.")]
+
+
+class ResumedDocument(msgspec.Struct, frozen=True):
+    """What a person has resumed of a host."""
+
+    resumed: list[TargetStateDocument]
 
 
 # --- Lists and administration -----------------------------------------------------------------

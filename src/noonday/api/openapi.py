@@ -13,7 +13,7 @@ from noonday import __version__
 from noonday.api import problems
 from noonday.api.deliveries import DELIVERY
 from noonday.api.problems import ProblemDocument
-from noonday.api.routes import ETAG, Parameter, Route
+from noonday.api.routes import ETAG, Answer, Parameter, Route
 from noonday.api.wire import EXAMPLE, JobBody
 
 REF: Final = "#/components/schemas/{name}"
@@ -123,7 +123,7 @@ def statuses(route: Route) -> list[int]:
 def _bodies(routes: Iterable[Route]) -> list[Any]:
     kinds: dict[str, Any] = {repr(ProblemDocument): ProblemDocument}
     for route in routes:
-        for kind in (route.request, route.answer.body):
+        for kind in (route.request, route.answer.body, *(each.body for each in route.also)):
             if kind is not None:
                 kinds.setdefault(repr(kind), kind)
     return list(kinds.values())
@@ -135,7 +135,7 @@ def _operation(route: Route, of_body: dict[str, Any]) -> dict[str, Any]:
         "summary": route.summary,
         "parameters": [*_path_parameters(route), *map(_parameter, route.parameters)],
         "responses": {
-            str(route.answer.status): _answer(route, of_body),
+            **_answers(route, of_body),
             **({"304": _NOT_MODIFIED} if _is_conditional(route) else {}),
             **{str(status): _problem_ref(status) for status in statuses(route)},
         },
@@ -183,8 +183,18 @@ def _headers(headers: Iterable[Parameter]) -> dict[str, Any]:
     }
 
 
-def _answer(route: Route, of_body: dict[str, Any]) -> dict[str, Any]:
-    answer = route.answer
+def _answers(route: Route, of_body: dict[str, Any]) -> dict[str, Any]:
+    """Success answers by their status; where two share one, the body is either."""
+    described: dict[str, Any] = {}
+    for answer in (route.answer, *route.also):
+        other = described.setdefault(str(answer.status), _answer(answer, route, of_body))
+        if answer is not route.answer and answer.status == route.answer.status:
+            content = other["content"][route.media_type]
+            content["schema"] = {"oneOf": [content["schema"], of_body[repr(answer.body)]]}
+    return described
+
+
+def _answer(answer: Answer, route: Route, of_body: dict[str, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {
         "description": answer.description,
         "headers": _headers(answer.headers),

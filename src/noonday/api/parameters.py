@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, get_args
 
-from noonday.api.documents import JobStatus
+from noonday.api import dlq
+from noonday.api.documents import JobStatus, TargetState
 from noonday.api.routes import CURSOR, LIMIT, Parameter
 from noonday.domain.model import Reason
 
@@ -32,6 +33,10 @@ JOB_FILTERS: Final = (
 )
 LETTER_FILTERS: Final = (
     Parameter("reason", "query", "Why it was given up.", _one_of(tuple(Reason))),
+    Parameter("fingerprint", "query", "The same for errors that are alike.", _TEXT),
+    Parameter(
+        "state", "query", "DEAD are those that lie there; without it, all.", _one_of(dlq.STATES)
+    ),
     Parameter("job_id", "query", "Its job.", {"type": "string", "format": "uuid"}),
     Parameter("target_host", "query", "The host that was called.", _TEXT),
     Parameter("dead_from", "query", "Given up at this time or later.", _INSTANT),
@@ -44,6 +49,16 @@ RUNNING: Final = Parameter(
     "Whether attempts under way are let finish (the default), or cut off as well.",
     _one_of(RUNNING_WORDS),
 )
+TARGET_STATE: Final = Parameter(
+    "state", "query", "How its breaker stands.", _one_of(get_args(TargetState))
+)
+GROUP_BY: Final = Parameter(
+    "group_by",
+    "query",
+    "Count the letters of each kind instead, the newest 200,000 at most.",
+    _one_of(dlq.GROUPINGS),
+)
+WHY: Final = Parameter("reason", "query", "Why, for people.", _TEXT, required=True)
 TENANT: Final = Parameter("tenant", "query", "Only the keys of this tenant.", _TEXT)
 IF_NONE_MATCH: Final = Parameter(
     "If-None-Match", "header", "An `ETag` seen before: 304 if nothing has changed since."

@@ -18,7 +18,7 @@ from noonday.api.routes import Route
 DEFAULT_LIMIT: Final = 50
 MOST: Final = 200
 
-LATER: Final = frozenset(("count", "due_from", "due_to", "group_by", "sort", "tenant_id", "until"))
+LATER: Final = frozenset(("count", "due_from", "due_to", "sort", "tenant_id", "until"))
 """Names that have a meaning, but not in this release."""
 
 _Instant = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -55,6 +55,13 @@ class Query:
         if value is not None and (len(value) > longest or _CONTROLS.search(value)):
             self._refuse(name, f"must be up to {longest} characters, none of them control")
         return value
+
+    def required(self, name: str, longest: int = 255) -> str:
+        """A text that has to be given, and says something."""
+        value = self.text(name, longest)
+        if not (value or "").strip():
+            self._faults.append(_fault(name, "missing", "is required"))
+        return value or ""
 
     def choice(self, name: str, of: Collection[str]) -> str | None:
         """One of several words."""

@@ -59,6 +59,8 @@ class Route:
     media_type: str = "application/json"
     """Of the answer."""
     body_optional: bool = False
+    also: tuple[Answer, ...] = ()
+    """What else it may answer with, when it went well."""
 
 
 IDEMPOTENCY_KEY: Final = Parameter(

@@ -65,6 +65,8 @@ def run_document(row: Row) -> RunDocument:
         locked_until=maybe(row["locked_until"]),
         retry_at=maybe(row["retry_at"]),
         hold=row["hold"],
+        hold_reason=row["hold_reason"],
+        hold_since=maybe(row["hold_since"]),
         cancel=_cancel_document(row),
         reason=row["reason"],
         ended_at=maybe(row["ended_at"]),

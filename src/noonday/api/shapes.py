@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache, cached_property
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
@@ -42,15 +43,22 @@ class Shape:
     """The keys and the values of a map."""
     items: Shape | None = None
 
+    @property
+    def holds_objects(self) -> bool:
+        """Whether it is an object, or an array of such."""
+        if self.items is not None:
+            return self.items.holds_objects
+        return bool(self.struct or self.tagged or self.entries)
+
     @cached_property
     def containers(self) -> dict[str, Shape]:
-        """The fields that hold objects or arrays."""
+        """The fields that hold objects."""
         structs = [self.struct] if self.struct else self.tagged.values()
         return {
             name: inner
             for struct in structs
             for name, inner in struct.fields.items()
-            if inner.struct or inner.tagged or inner.entries or inner.items
+            if inner.holds_objects
         }
 
     def stand_in(self) -> Any:
@@ -86,8 +94,13 @@ def _shape(kind: Any) -> Shape:
         return Shape(_outer(dict[str, Raw], metas), entries=(keys, values))
     if get_origin(bare[0]) is list and not later:
         return Shape(_outer(list[Raw], metas), items=_shape(*get_args(bare[0])))
-    words = get_args(bare[0]) if get_origin(bare[0]) is Literal else ()
-    return Shape(decoder, examples, later, words)
+    return Shape(decoder, examples, later, _words(bare[0]))
+
+
+def _words(kind: Any) -> tuple[str, ...]:
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return tuple(word.value for word in kind)
+    return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 def _of_structs(decoder: msgspec.json.Decoder[Any], classes: list[Any]) -> Shape:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from noonday import __version__
-from noonday.cli import admin, drill, jobs, operations, roles, runs
+from noonday.cli import admin, dlq, drill, jobs, operations, roles, runs, targets
 
 app = typer.Typer(
     name="noonday",
@@ -29,8 +29,9 @@ app.add_typer(jobs.app, name="jobs")
 for name, command in jobs.COMMANDS.items():
     app.command(name)(command)
 app.add_typer(runs.app, name="runs")
-app.add_typer(runs.dead_letters, name="dlq")
+app.add_typer(dlq.app, name="dlq")
 app.add_typer(operations.app, name="operations")
+app.add_typer(targets.app, name="targets")
 app.add_typer(admin.tenants, name="tenants")
 app.add_typer(admin.keys, name="keys")
 for name, command in admin.COMMANDS.items():

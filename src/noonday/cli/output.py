@@ -55,6 +55,19 @@ def show_list(
         typer.echo(f"… only the first {limit}; see --limit", err=True)
 
 
+def show_rows(
+    document: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    as_json: bool,
+) -> None:
+    """The rows of a document, a line each; as JSON all of it."""
+    if as_json:
+        typer.echo(json.dumps(document))
+    else:
+        _print([[printable(_reach(row, column)) for column in columns] for row in rows], columns)
+
+
 def _reach(document: Mapping[str, Any], column: str) -> object:
     value: Any = document
     for name in column.split("."):

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from noonday.domain.lifecycle import Lease, Transition
+from noonday.domain.breaker import target_of
+from noonday.domain.lifecycle import Lease, Transition, is_too_late
 from noonday.domain.model import JobSpec, Outcome
 from noonday.executors import Sent
 from noonday.store import Row
@@ -27,7 +28,8 @@ class Flight:
 
     __slots__ = (
         "alarm", "asked", "claimed", "decision", "duplicate_cause", "extended", "held", "in_doubt",
-        "keeps_response", "lease", "lease_sec", "lost", "sent", "settling", "spec", "stop", "task",
+        "keeps_response", "lease", "lease_sec", "lost", "probe", "sent", "settling", "spec", "stop",
+        "target", "task",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +42,9 @@ class Flight:
         self.asked = asked
         self.claimed = time.monotonic()
         self.extended = asked
+        self.target = target_of(lease.tenant_id, spec.target.url)
+        self.probe: tuple[str, int] | None = None
+        """The permit that it goes by: the key of a target that is tried, and its generation."""
         self.sent = Sent()
         self.lost = False
         self.in_doubt = False
@@ -56,6 +61,11 @@ class Flight:
     def of(cls, row: Row, spec: JobSpec, asked: float) -> Flight:
         """The flight of a claimed run; ``asked`` is from before the claim was sent."""
         return cls(lease_of(row), held_key(row), spec, row["lease_sec"], asked)
+
+    @property
+    def too_late(self) -> bool:
+        """Whether it was held back until it was too old to be tried again."""
+        return is_too_late(self.lease, self.spec.retry_policy, self.lease.leased_at)
 
     @property
     def landed(self) -> bool:

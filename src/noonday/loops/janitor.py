@@ -22,7 +22,9 @@ from noonday.store import (
     DirectConnection,
     Store,
     Tx,
+    letters,
     partitions,
+    replays,
     retention,
     timer_upkeep,
     unavailable,
@@ -35,6 +37,7 @@ from noonday.telemetry import Metrics
 NAME: Final = "janitor"
 BATCH: Final = 1_000
 JOB_BATCHES: Final = 50
+LETTER_BATCHES: Final = 10
 KEY_BATCHES: Final = 4
 """Most batches in a pass; of keys, for each of their partitions."""
 PARTS: Final = 32
@@ -80,7 +83,8 @@ class Janitor:
         for chore in (
             self._make_partitions, self._split_timers, self._index_timers, self._retire_timers,
             self._compact_executions, self._drop_executions, self._drop_ledger,
-            self._forget_keys, self._forget_workers, self._delete_jobs, self._sweep_blobs,
+            self._forget_keys, self._forget_workers, self._forget_letters, self._delete_jobs,
+            self._sweep_blobs,
         ):  # fmt: skip
             if self._leads():
                 done += await self._attempt(chore.__name__.strip("_"), partial(chore, now))
@@ -179,6 +183,18 @@ class Janitor:
     async def _forget_workers(self, _now: datetime) -> int:
         async with self._brief() as tx:
             return await workers.forget(tx)
+
+    async def _forget_letters(self, now: datetime) -> int:
+        """Letters that were dealt with, and replays that are over."""
+        before, forgotten = self._failure_before(now), 0
+        for _ in range(LETTER_BATCHES):
+            async with self._brief() as tx:
+                count = await letters.forget(tx, before, BATCH)
+                count += await replays.forget(tx, before, BATCH)
+            forgotten += count
+            if count < BATCH:
+                break
+        return forgotten
 
     async def _delete_jobs(self, now: datetime) -> int:
         deleted = 0

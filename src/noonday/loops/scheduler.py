@@ -101,6 +101,9 @@ class Scheduler:
             share = -(-SHARDS // max(await workers.alive(tx, ROLE, shards.LEASE), 1))
         for shard in self.epochs.keys() - owned.keys():
             log.warning("shard.lost", shard=shard)
+        if owned.items() - self.epochs.items():
+            # Taken, or not given up, by a commit that we did not hear of.
+            self._floor = EPOCH
         self.epochs = owned
         self._trusted_until = before + shards.LEASE.total_seconds() - OWN_MARGIN_SEC
         if len(owned) < share:

@@ -13,13 +13,14 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 import structlog
 
 from noonday.domain import lifecycle
+from noonday.domain.breaker import pauses
 from noonday.domain.errors import BlobMissing, SecretUnreadable, StoreUnavailable
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
@@ -35,6 +36,7 @@ from noonday.domain.model import (
 from noonday.domain.ranking import AGEING_STEP, Floors
 from noonday.executors import Executor
 from noonday.loops import tally
+from noonday.loops.breakers import Breakers
 from noonday.loops.flight import Flight
 from noonday.loops.pool import Pool
 from noonday.store import (
@@ -70,12 +72,21 @@ HEARTBEATS: Final = 10_000
 FEWEST_HEARTBEATS: Final = 500
 CANCEL_SEC: Final = 5.0
 """How long an executor may take to let go of an attempt that is stopped."""
+TOO_LATE: Final = "it was held back until it was too old to be tried again"
 LOST_AT_SHUTDOWN: Final = "the worker was stopped"
 
 log = structlog.get_logger()
 _spec = msgspec.json.Decoder(JobSpec)
 _UNKNOWN: Final = (Transition(Event.HAND_BACK), Outcome(OutcomeKind.NOT_SENT))
 _UNREADABLE: Final = JobSpec(Once(EPOCH), HttpTarget(""))
+
+
+class _Taken(NamedTuple):
+    """A claimed run: its flight, all that is needed to carry it out, and what is wrong with it."""
+
+    flight: Flight
+    row: Row
+    fault: str | None
 
 
 class Worker:
@@ -94,9 +105,10 @@ class Worker:
         keys: SigningKeys,
         metrics: Metrics,
         slots: Mapping[str, int],
+        pauses: Sequence[timedelta] = tuple(pauses()),
     ) -> None:
         """``slots``: how many attempts to carry out at the same time, by lane. A lane without
-        slots is not served."""
+        slots is not served. ``pauses``: for how long a target that fails is left alone."""
         self._store = store
         self._beat_store = beat_store
         self.id = id
@@ -105,6 +117,7 @@ class Worker:
         self._blobs = blobs
         self._keys = keys
         self._metrics = metrics
+        self.breakers = Breakers(store, metrics, pauses)
         self.pools = {lane: Pool(lane, count) for lane, count in slots.items() if count}
         self._granted: dict[str, datetime] = {}
         self._flights: dict[Held, Flight] = {}
@@ -121,12 +134,12 @@ class Worker:
     # --- claim ----------------------------------------------------------------------------
 
     async def tick(self, *lanes: str) -> int:
-        """Claim up to the free slots of ``lanes``, or of all, and start what was claimed; how
-        many."""
-        started = 0
+        """Claim up to the free slots of ``lanes``, or of all, and start what was claimed, but for
+        what is put on hold; how many were claimed."""
+        claimed = 0
         for lane in lanes or self.pools:
-            started += await self._fill(self.pools[lane])
-        return started
+            claimed += await self._fill(self.pools[lane])
+        return claimed
 
     async def _fill(self, pool: Pool) -> int:
         # (Mute: a lease that cannot be extended would end as one more attempt.)
@@ -142,6 +155,8 @@ class Worker:
         asked, used = pool.claiming(), pool.floors.each()
         async with self._store.transaction() as tx:
             claimed = await runs.claim(tx, pool.lane, used, limit, AGEING_STEP, self.id)
+            taken = [_taken(row, asked) for row in claimed.rows]
+            held = await self.breakers.hold(tx, [each.flight for each in taken])
             clock = await tx.clock()
         if self._stopping:
             return 0  # nobody would wait for these any more: `leave` hands them back
@@ -149,9 +164,10 @@ class Worker:
         pool.claimed(clock, drained=claimed.drained)
         self._note_ranks(pool.lane, claimed.rows)
         pool.floors.claimed(used, claimed.lowest, clock, everything=claimed.saw_all)
-        for row in claimed.rows:
-            self._start(row, asked, pool)
-        return len(claimed.rows)
+        for each in taken:
+            if each.flight.held not in held:
+                self._start(each, pool)
+        return len(taken)
 
     def _note_ranks(self, lane: str, rows: Sequence[Row]) -> None:
         for row in rows:
@@ -181,20 +197,21 @@ class Worker:
 
     # --- carry out ------------------------------------------------------------------------
 
-    def _start(self, row: Row, asked: float, pool: Pool) -> None:
-        spec, fault = _read(row["spec"])
-        flight = Flight.of(row, spec, asked)
+    def _start(self, taken: _Taken, pool: Pool) -> None:
+        flight = taken.flight
         self._flights[flight.held] = flight
         pool.busy += 1
         if flight.lease.attempt == 1:
             self._metrics.started((flight.lease.leased_at - flight.lease.due_at).total_seconds())
-        flight.task = asyncio.create_task(self._carry_out(flight, row, fault))
+        flight.task = asyncio.create_task(self._carry_out(*taken))
         flight.task.add_done_callback(lambda task: self._landed(flight, task, pool))
         flight.watch(self._overdue)
 
     async def _carry_out(self, flight: Flight, row: Row, fault: str | None) -> Outcome:
         if fault is not None:
             return Outcome(OutcomeKind.BAD_PAYLOAD, error=fault)
+        if flight.too_late:
+            return Outcome(OutcomeKind.EXPIRED, error=TOO_LATE)
         try:
             attempt = await self._attempt(flight, row)
         except (BlobMissing, SecretUnreadable) as error:
@@ -202,6 +219,11 @@ class Worker:
             return Outcome(OutcomeKind.TRANSIENT, error=str(error))
         except StoreUnavailable:
             return Outcome(OutcomeKind.NOT_SENT)
+        outcome = await self._execute(flight, attempt)
+        self.breakers.note(flight, outcome)
+        return outcome
+
+    async def _execute(self, flight: Flight, attempt: Attempt) -> Outcome:
         executor = self._executors[type(attempt.target)]
         try:
             async with asyncio.timeout(attempt.target.timeout_sec + OVERTIME_SEC):
@@ -446,6 +468,11 @@ class Worker:
 
 def _nobody(*_: object) -> None:
     """Nothing listens yet."""
+
+
+def _taken(row: Row, asked: float) -> _Taken:
+    spec, fault = _read(row["spec"])
+    return _Taken(Flight.of(row, spec, asked), row, fault)
 
 
 def _read(text: str) -> tuple[JobSpec, str | None]:

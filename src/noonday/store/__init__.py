@@ -42,6 +42,8 @@ _UNAVAILABLE: Final = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
+    asyncpg.PostgresSystemError,  # its disk, say
+    asyncpg.InvalidCachedStatementError,  # a migration, beside us; the next try plans anew
 )
 
 

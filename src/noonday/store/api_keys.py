@@ -99,14 +99,15 @@ async def page(tx: Tx, after_id: str, tenant: str | None, limit: int) -> list[Ro
     return await tx.rows(PAGE, after_id, tenant, limit)
 
 
-# All admin keys in order, so that two that are revoked at once do not both count on the other.
+# All admin keys in order, so that two that are revoked at once do not both count on the other. (A
+# WHERE outside would be carried out within: each would lock the other's key, and wait in a circle.)
 OTHER_ADMINS: Final = """
-SELECT count(*) FROM (
+SELECT count(*) FILTER (WHERE id <> $1) FROM (
     SELECT id FROM api_keys
     WHERE role = 'admin' AND revoked_at IS NULL
       AND (expires_at IS NULL OR expires_at > coalesce($2, now()))
     ORDER BY id FOR UPDATE
-) AS admin WHERE id <> $1
+) AS admin
 """
 
 

@@ -21,6 +21,7 @@ WITH letter AS MATERIALIZED (
     JOIN dead_letters AS d ON {SAME_RUN.format("d", "i")}
     JOIN jobs AS j ON j.id = d.job_id
     WHERE d.tenant_id = $4 AND d.state = 'DEAD' AND (d.replayed_at IS NULL OR $5)
+      AND (d.replay_id IS NULL OR d.replay_outcome IS NOT NULL)
       AND j.state <> 'CANCELLED'
     FOR UPDATE OF d SKIP LOCKED
 ), chosen AS (
@@ -58,9 +59,9 @@ async def replay(
     """FAILED → READY: the same runs, with a fresh budget; those that were reopened.
 
     Left as they are: letters that do not lie there any more or were replayed before (unless
-    ``again``), those of cancelled jobs, those whose ledger row is gone, and those that would
-    overlap an unfinished run of their job, which the caller keeps from starting by the shard's
-    lock.
+    ``again``), those that an earlier replay has still to count, those of cancelled jobs, those
+    whose ledger row is gone, and those that would overlap an unfinished run of their job, which
+    the caller keeps from starting by the shard's lock.
     """
     if not letters:
         return set()
@@ -70,6 +71,38 @@ async def replay(
         REPLAY, *columns(batch, 3), tenant_id, again, replay_id, tx.now, min(moments), max(moments)
     )
     return {key_of(row) for row in rows}
+
+
+# What a caller can do about it: nothing, or (null) try again later.
+WHY: Final = f"""
+SELECT CASE WHEN d.job_id IS NULL OR d.state <> 'DEAD' THEN 'not_dead'
+            WHEN d.replayed_at IS NOT NULL AND NOT $5 THEN 'replayed_before'
+            WHEN j.state IS NULL OR j.state = 'CANCELLED' THEN 'job_cancelled'
+            WHEN o.outcome IS DISTINCT FROM 'FAILED' THEN 'ledger_gone' END AS why, count(*)
+FROM unnest($1::uuid[], $2::timestamptz[], $3::int[]) AS i(job_id, occurrence_at, kind)
+LEFT JOIN LATERAL (
+    SELECT * FROM dead_letters AS d WHERE {SAME_RUN.format("d", "i")} AND d.tenant_id = $4 LIMIT 1
+) AS d ON true
+LEFT JOIN LATERAL (SELECT state FROM jobs AS j WHERE j.id = i.job_id LIMIT 1) AS j ON true
+LEFT JOIN LATERAL (
+    SELECT outcome FROM occurrences AS o
+    WHERE {SAME_RUN.format("o", "i")} AND o.occurrence_at >= $6 AND o.occurrence_at <= $7 LIMIT 1
+) AS o ON true
+GROUP BY why
+"""
+
+
+async def why_not(
+    tx: Tx, letters: Sequence[RunKey], tenant_id: int, *, again: bool = False
+) -> dict[str | None, int]:
+    """Why letters were not reopened, and how many for each reason: ``not_dead``,
+    ``replayed_before``, ``job_cancelled``, ``ledger_gone``; None for what may do better later."""
+    if not letters:
+        return {}
+    moments = [letter.occurrence_at for letter in letters]
+    batch = [(letter.job_id, letter.occurrence_at, letter.kind) for letter in letters]
+    rows = await tx.rows(WHY, *columns(batch, 3), tenant_id, again, min(moments), max(moments))
+    return {row["why"]: row["count"] for row in rows}
 
 
 DISCARD: Final = """

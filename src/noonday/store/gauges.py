@@ -1,4 +1,4 @@
-"""How much there is: in each lane, for the metrics of one process; and of connections."""
+"""How much there is: in each lane, on hold, for the metrics of one process; and of connections."""
 
 from __future__ import annotations
 
@@ -37,3 +37,11 @@ async def connections(tx: Tx) -> int:
     """How many connections the database gives in all to those who are not superusers."""
     count: int = await tx.value(CONNECTIONS)
     return count
+
+
+HELD: Final = "SELECT hold, count(*) AS runs FROM runs WHERE hold_key IS NOT NULL GROUP BY hold"
+
+
+async def held(tx: Tx) -> dict[str, int]:
+    """How many runs are held, by the kind of hold."""
+    return {row["hold"]: row["runs"] for row in await tx.rows(HELD)}

@@ -206,9 +206,10 @@ RUN: Final = """
 SELECT o.job_id, o.occurrence_at, o.kind, o.due_at, o.outcome, o.reason, o.ended_at, o.attempts,
        r.state, r.lane, r.priority, r.attempt, r.lease_version, r.worker_id, r.leased_at,
        r.locked_until, r.retry_at, r.hold, r.hold_key, r.cancel_reason, r.cancel_requested_at,
-       r.cancel_told_at
+       r.cancel_told_at, t.reason AS hold_reason, t.since AS hold_since
 FROM occurrences AS o
 LEFT JOIN runs AS r ON r.job_id = $1 AND r.occurrence_at = $2 AND r.kind = $3
+LEFT JOIN targets AS t ON t.hold_key = r.hold_key
 WHERE o.job_id = $1 AND o.occurrence_at = $2 AND o.kind = $3 AND o.tenant_id = $4
   AND (r.state IS NOT NULL OR o.outcome NOT IN ('SKIPPED', 'MISSED'))
 """
@@ -217,59 +218,6 @@ WHERE o.job_id = $1 AND o.occurrence_at = $2 AND o.kind = $3 AND o.tenant_id = $
 async def run(tx: Tx, key: RunKey, tenant_id: int) -> Row | None:
     """A run, unfinished or ended; None for an occurrence that never became one."""
     return await tx.row(RUN, key.job_id, key.occurrence_at, key.kind, tenant_id)
-
-
-_LETTER: Final = """job_id, occurrence_at, kind, reason, http_status, error, attempts, target_host,
-       dead_at, replayed_at"""
-
-DEAD_LETTERS: Final = f"""
-SELECT {_LETTER} FROM dead_letters
-WHERE tenant_id = $1 AND dead_at <= $2
-  AND (dead_at, job_id, occurrence_at, kind) < ($2, $3, $4, $5)
-  AND ($6::text IS NULL OR reason = $6)
-  AND ($7::uuid IS NULL OR job_id = $7)
-  AND ($8::text IS NULL OR target_host = $8)
-  AND ($9::timestamptz IS NULL OR dead_at >= $9)
-  AND ($10::timestamptz IS NULL OR dead_at < $10)
-ORDER BY dead_at DESC, job_id DESC, occurrence_at DESC, kind DESC LIMIT $11
-"""
-
-
-class LetterPosition(NamedTuple):
-    """Just before this dead letter."""
-
-    dead_at: datetime = END
-    job_id: UUID = UUID(int=0)
-    occurrence_at: datetime = EPOCH
-    kind: int = 0
-
-
-class LetterFilter(NamedTuple):
-    """What a list of dead letters is narrowed by; None does not narrow."""
-
-    reason: str | None = None
-    job_id: UUID | None = None
-    target_host: str | None = None
-    dead_from: datetime | None = None
-    dead_to: datetime | None = None
-
-
-async def dead_letters(
-    tx: Tx, tenant_id: int, before: LetterPosition, by: LetterFilter, limit: int
-) -> list[Row]:
-    """A tenant's dead letters, those that were replayed included, newest first."""
-    return await tx.rows(DEAD_LETTERS, tenant_id, *before, *by, limit)
-
-
-DEAD_LETTER: Final = f"""
-SELECT {_LETTER} FROM dead_letters
-WHERE job_id = $1 AND occurrence_at = $2 AND kind = $3 AND tenant_id = $4
-"""
-
-
-async def dead_letter(tx: Tx, key: RunKey, tenant_id: int) -> Row | None:
-    """The dead letter of a run."""
-    return await tx.row(DEAD_LETTER, key.job_id, key.occurrence_at, key.kind, tenant_id)
 
 
 def _first_id(at: datetime) -> UUID:

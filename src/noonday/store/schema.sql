@@ -88,7 +88,10 @@ CREATE TABLE dead_letters (
     CONSTRAINT dead_letters_replay_outcome_check CHECK ((replay_outcome = ANY (ARRAY['SUCCEEDED'::text, 'FAILED'::text, 'CANCELLED'::text]))),
     CONSTRAINT dead_letters_state_check CHECK ((state = ANY (ARRAY['DEAD'::text, 'REPLAYED'::text, 'DISCARDED'::text])))
 );
+CREATE INDEX dead_letters_dead ON dead_letters USING btree (tenant_id, dead_at, job_id) WHERE (state = 'DEAD'::text);
+CREATE INDEX dead_letters_fingerprint ON dead_letters USING btree (tenant_id, fingerprint, dead_at, job_id);
 CREATE INDEX dead_letters_replaying ON dead_letters USING btree (replay_id) WHERE ((replay_id IS NOT NULL) AND (replay_outcome IS NULL));
+CREATE INDEX dead_letters_settled ON dead_letters USING btree (COALESCE(discarded_at, replayed_at)) WHERE (state <> 'DEAD'::text);
 CREATE INDEX dead_letters_tenant ON dead_letters USING btree (tenant_id, dead_at, job_id);
 
 CREATE TABLE executions (
@@ -222,27 +225,31 @@ CREATE TABLE replays (
     id               uuid NOT NULL,
     tenant_id        integer NOT NULL,
     state            text NOT NULL,
-    request          json NOT NULL,
+    active           boolean NOT NULL DEFAULT true,
+    terms            json NOT NULL,
     reason           text NOT NULL,
     created_by       text NOT NULL,
     created_at       timestamp with time zone NOT NULL,
     changed_at       timestamp with time zone NOT NULL,
     state_reason     text,
     matched          integer NOT NULL,
+    matched_all      boolean NOT NULL,
     replayed         integer NOT NULL DEFAULT 0,
     succeeded        integer NOT NULL DEFAULT 0,
     failed           integer NOT NULL DEFAULT 0,
     cancelled        integer NOT NULL DEFAULT 0,
     skipped          json NOT NULL DEFAULT '{}'::json,
     canary_passed_at timestamp with time zone,
+    ramp_from        timestamp with time zone,
     recent           boolean[] NOT NULL DEFAULT '{}'::boolean[],
     next_at          timestamp with time zone NOT NULL,
     position         json,
-    deferred         boolean NOT NULL DEFAULT false,
+    deferred         integer NOT NULL DEFAULT 0,
+    reopened         integer NOT NULL DEFAULT 0,
     CONSTRAINT replays_pkey PRIMARY KEY (id),
     CONSTRAINT replays_state_check CHECK ((state = ANY (ARRAY['RUNNING'::text, 'PAUSED'::text, 'STOPPED'::text, 'ABORTED'::text, 'DONE'::text])))
 ) WITH (fillfactor=50);
-CREATE INDEX replays_running ON replays USING btree (id) WHERE (state = 'RUNNING'::text);
+CREATE INDEX replays_active ON replays USING btree (id) WHERE active;
 CREATE INDEX replays_tenant ON replays USING btree (tenant_id, id);
 
 CREATE TABLE runs (
@@ -305,6 +312,7 @@ CREATE TABLE targets (
     hold_key    text NOT NULL,
     tenant_id   integer NOT NULL,
     host        text NOT NULL,
+    port        integer NOT NULL,
     url         text,
     state       text NOT NULL,
     reason      text NOT NULL,
@@ -314,11 +322,14 @@ CREATE TABLE targets (
     probe_at    timestamp with time zone,
     permits     integer NOT NULL DEFAULT 0,
     successes   integer NOT NULL DEFAULT 0,
-    released_at timestamp with time zone,
+    released_at timestamp with time zone NOT NULL,
     CONSTRAINT targets_pkey PRIMARY KEY (hold_key),
+    CONSTRAINT targets_check CHECK (((probe_at IS NOT NULL) = (state = ANY (ARRAY['OPEN'::text, 'HALF_OPEN'::text])))),
+    CONSTRAINT targets_permits_check CHECK ((permits >= 0)),
     CONSTRAINT targets_state_check CHECK ((state = ANY (ARRAY['CLOSED'::text, 'OPEN'::text, 'HALF_OPEN'::text, 'SUSPENDED'::text])))
 ) WITH (fillfactor=50);
-CREATE INDEX targets_tenant ON targets USING btree (tenant_id, host);
+CREATE INDEX targets_not_closed ON targets USING btree (hold_key) WHERE (state <> 'CLOSED'::text);
+CREATE INDEX targets_tenant ON targets USING btree (tenant_id, host, hold_key);
 
 CREATE TABLE tenants (
     id                 integer NOT NULL GENERATED ALWAYS AS IDENTITY,

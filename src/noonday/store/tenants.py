@@ -14,7 +14,9 @@ from noonday.store.secretbox import SIGNING, SecretBox
 SECRET_BYTES: Final = 32
 MAX_PAYLOAD_BYTES: Final = 1_048_576
 OVERLAP: Final = timedelta(hours=24)
-"""How long the secret before a rotation is still signed with."""
+"""How long the secrets before a rotation are still signed with."""
+MOST_SECRETS: Final = 5
+"""That many are signed with at once, however often a rotation is tried again."""
 
 
 def written(secret: bytes) -> str:
@@ -85,18 +87,22 @@ async def keeps_responses(tx: Tx, tenant_id: int) -> bool:
     return bool(await tx.value(KEEPS_RESPONSES, tenant_id))
 
 
+# Those that were still signed with stay: one whose answer was lost is known to nobody, and rotating
+# again must not take away the one that receivers know.
 ROTATE: Final = """
 UPDATE tenants
-SET signing_secrets = ARRAY[$2::bytea] || signing_secrets[1:1],
+SET signing_secrets = ARRAY[$2::bytea] || signing_secrets[1:CASE
+        WHEN secrets_rotated_at > coalesce($3, now()) - $4::interval THEN $5::int - 1 ELSE 1 END],
     secrets_rotated_at = coalesce($3, now())
 WHERE id = $1
 """
 
 
 async def rotate(tx: Tx, box: SecretBox, tenant_id: int) -> bytes:
-    """Give a tenant a new signing secret; the one before is signed with for 24 hours more."""
+    """Give a tenant a new signing secret; those before are signed with for 24 hours more."""
     secret = os.urandom(SECRET_BYTES)
-    await tx.execute(ROTATE, tenant_id, box.seal(secret, tenant_id, SIGNING), tx.now)
+    sealed = box.seal(secret, tenant_id, SIGNING)
+    await tx.execute(ROTATE, tenant_id, sealed, tx.now, OVERLAP, MOST_SECRETS)
     return secret
 
 

@@ -60,6 +60,10 @@ def i3_an_occurrence_is_materialized_once(evidence: Evidence) -> Iterator[str]:
         if fresh and entry.row.get("outcome") is None:
             born[entry.source].append((entry.run, entry.txid))
     yield from _twice("run that was begun", [run for run, _ in born["runs"]])
+    reborn = {(e.run, e.txid) for e in evidence.journal if e.source == "runs" and not e.before}
+    for run, txids in evidence.reopened.items():
+        if any((run, txid) not in reborn for txid in txids):
+            yield f"{run} was reopened in the ledger without a run by the same transaction"
     for run, _ in set(born["runs"]) - set(born["occurrences"]):
         yield f"{run} was begun without an open row in the ledger by the same transaction"
     for run, _ in set(born["occurrences"]) - set(born["runs"]):

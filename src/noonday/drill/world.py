@@ -25,7 +25,8 @@ from noonday.store.secretbox import SIGNING, read_key_file
 from noonday.supervisor import Child
 
 ROLES: Final = ("api", "api", "scheduler", "scheduler", "scheduler", "worker", "worker", "worker")
-RECEIVERS: Final = 2
+RECEIVERS: Final = 3
+"""The first has only targets that are never hostile: breakers go by host and port."""
 TARGETS: Final = 20
 STEADY_TARGETS: Final = 4
 """The first targets are never hostile: what is sent there shows how Noonday itself does."""
@@ -141,7 +142,8 @@ class World:
 
     def url(self, target: int) -> str:
         """The URL of one of the ``TARGETS``."""
-        return f"{self.witnesses[target % RECEIVERS].url}/t{target:02}"
+        which = 0 if target < STEADY_TARGETS else 1 + target % (RECEIVERS - 1)
+        return f"{self.witnesses[which].url}/t{target:02}"
 
     async def look_after(self) -> None:
         """Start again what has ended by itself, for as long as this runs."""

@@ -7,8 +7,10 @@ without a case fails.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ import pytest
 
 from noonday.api.app import ROUTES
 from noonday.api.routes import Route
+from noonday.domain.breaker import target_of
 from noonday.domain.roles import Role
-from noonday.store import Store, tenants
+from noonday.store import Store, targets, tenants
 from noonday.store.secretbox import SIGNING
 from tests.support.database import open_store
 from tests.support.faulty import Faults, FaultyStore, Kind
@@ -82,6 +85,19 @@ async def an_operation(api: Api) -> str:
     return str(answer.body["id"])
 
 
+async def a_target(api: Api) -> str:
+    """The host of one that is left alone."""
+    host = f"host-{random.getrandbits(48)}.example"
+    async with api.store.transaction() as tx:
+        alpha = await tenants.one(tx, "alpha")
+        assert alpha is not None
+        found = target_of(alpha["id"], f"https://{host}/")
+        assert found is not None
+        pause = [timedelta(minutes=1)]
+        assert await targets.open(tx, alpha["id"], found, "answered 503", timedelta(), pause)
+    return host
+
+
 TWO = {"jobs": [{"job": a_job(), "idempotency_key": f"{{key}}-{n}"} for n in range(2)]}
 AUDIT = "SELECT count(*) FROM audit_log WHERE action = '{}'"
 
@@ -120,6 +136,10 @@ CASES = {
     ),
     "list_dead_letters": Case(),
     "get_dead_letter": Case(thing=a_letter),
+    "list_targets": Case(),
+    "resume_target": Case(
+        (200, 409), thing=a_target, leaves=AUDIT.format("target.resume"), count=(1, 1)
+    ),
     "list_tenants": Case(),
     "create_tenant": Case(
         (201, 409), {"name": "{key}"}, leaves="SELECT count(*) FROM tenants", count=(1, 1)
@@ -180,7 +200,7 @@ class Call:
         self.route = route
         self._client = client
         self._key = f"key-{next(self.numbers)}"
-        self._path = route.path.replace("{id}", thing).replace("{name}", thing)
+        self._path = re.sub(r"\{(id|name|host)\}", thing, route.path)
 
     @classmethod
     async def new(cls, api: Api, route: Route) -> Call:

@@ -13,6 +13,8 @@ tick × tick, takeover, delete, change,      ``test_ticks``
 pause, trigger; takeover × takeover,
 renewal
 late commits × claims, retries, ticks       ``test_floors``
+permit × permit, × claim given up, hold ×   ``test_breakers``
+admit, breaker × resume
 a result × a claim after the reaper;        ``test_leases``
 cancel × batches of results
 key × key, rotation × delivery, rotation ×  ``test_records``

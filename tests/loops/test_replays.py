@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from noonday.domain.breaker import target_of
 from noonday.domain.model import Interval, Outcome, OutcomeKind, RetryPolicy, RunKey
 from noonday.domain.replay import Letters, ReplayState, StopWhen
 from noonday.drill.checks.received import Received
@@ -241,29 +242,42 @@ async def test_the_first_failure_counts_even_though_the_run_will_be_tried_again(
 
 
 OPEN_BREAKER = """
-INSERT INTO targets (hold_key, tenant_id, host, url, state, reason, since)
-VALUES ($1, $2, $3, $4, $5, 'a test', now())
+INSERT INTO targets (hold_key, tenant_id, host, port, state, reason, since, released_at, permits,
+                     probe_at)
+VALUES ($1, $2, 'h', 1, $3, 'a test', now(), now(), 100,
+        CASE WHEN $3 IN ('OPEN', 'HALF_OPEN') THEN now() END)
 """
 
 
+async def set_breaker(
+    store: Store, state: str, url: str = URL, tenant: int = 1, *, only_url: bool = False
+) -> None:
+    target = target_of(tenant, url)
+    assert target is not None
+    await execute(store, OPEN_BREAKER, target.url_key if only_url else target.key, tenant, state)
+
+
 @pytest.mark.parametrize(
-    ("host", "url", "state", "tenant", "stops"),
+    ("state", "url", "tenant", "only_url", "stops"),
     [
-        ("127.0.0.1", None, "OPEN", 1, True),
-        ("127.0.0.1", None, "SUSPENDED", 1, True),
-        ("127.0.0.1", URL, "SUSPENDED", 1, True),
-        ("127.0.0.1", None, "HALF_OPEN", 1, False),
-        ("127.0.0.1", None, "CLOSED", 1, False),
-        ("127.0.0.1", URL + "/other", "SUSPENDED", 1, False),
-        ("127.0.0.2", None, "OPEN", 1, False),
-        ("127.0.0.1", None, "OPEN", 2, False),
+        ("OPEN", URL, 1, False, True),
+        ("OPEN", "http://127.0.0.1/other", 1, False, True),
+        ("SUSPENDED", URL, 1, False, True),
+        ("SUSPENDED", URL, 1, True, True),
+        ("HALF_OPEN", URL, 1, False, False),
+        ("CLOSED", URL, 1, False, False),
+        ("SUSPENDED", "http://127.0.0.1/other", 1, True, False),
+        ("SUSPENDED", f"{URL}?a=b", 1, True, False),
+        ("OPEN", "http://127.0.0.2/hook", 1, False, False),
+        ("OPEN", "http://127.0.0.1:8080/hook", 1, False, False),
+        ("OPEN", URL, 2, False, False),
     ],
 )
 async def test_an_open_breaker_of_its_target_stops_it_with_nothing_spent(
-    store: Store, parts: Parts, host: str, url: str | None, state: str, tenant: int, stops: bool
+    store: Store, parts: Parts, state: str, url: str, tenant: int, only_url: bool, stops: bool
 ) -> None:
     await lie(store, 10)
-    await execute(store, OPEN_BREAKER, "k", tenant, host, url, state)
+    await set_breaker(store, state, url, tenant, only_url=only_url)
     row = await played(store, parts, executor := Scripted()).go(await ask(store))
     if stops:
         assert row["state_reason"] == "breaker open: 127.0.0.1"
@@ -278,7 +292,7 @@ async def test_a_breaker_that_opens_over_runs_that_are_held_stops_it(
     await lie(store, 10)
     loop, replay_id = loop_over(store), await ask(store, canary=3, rate_per_sec=1_000)
     await loop.tick()
-    await execute(store, OPEN_BREAKER, "k", 1, "127.0.0.1", None, "OPEN")
+    await set_breaker(store, "OPEN")
     pass_time(store, 1)
     await loop.tick()
     row = await shown(store, replay_id)

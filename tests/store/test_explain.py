@@ -361,24 +361,27 @@ async def check_a_step_of_a_replay(made: Explained) -> None:
         replay.created_at = NOW
         await replays.walk(explaining, replay, 200)
         await replays.observe(explaining, UUID(md5(b"7").hexdigest()))
-        await replays.broken_target(explaining, UUID(md5(b"7").hexdigest()))
+        await replays.unfinished_urls(explaining, UUID(md5(b"7").hexdigest()))
+        await replays.broken(explaining, 1, ["https://a.b/hook"])
         await replays.count(explaining, 1, terms, 1_000)
         (run,) = await lie_there(explaining)
         await dead_letters.replay(explaining, [run], 1, asked)
         await dead_letters.why_not(explaining, [run], 1)
         await letters.forget(explaining, NOW - DAY, 100)
         plans = explaining.plans
-    few = {"replays", "targets"}
+    few = {"replays"}
     assert plans[replays.WALK].indexes >= {"dead_letters_dead", "jobs_pkey"}
     assert plans[replays.COUNT].indexes == {"dead_letters_dead", "jobs_pkey"}
     assert plans[replays.OBSERVE].indexes >= {"dead_letters_replaying", "runs_pkey"}
-    assert plans[replays.BROKEN].indexes >= {"dead_letters_replaying"}
+    assert plans[replays.UNFINISHED].indexes == {"dead_letters_replaying", "jobs_pkey"}
+    assert plans[replays.BROKEN].indexes <= {"targets_pkey", "targets_not_closed"}
     assert plans[dead_letters.REPLAY].indexes >= {"dead_letters_pkey", "jobs_pkey", "runs_pkey"}
     assert plans[letters.FORGET].indexes >= {"dead_letters_settled"}
     for statement in (
         replays.WALK,
         replays.COUNT,
         replays.OBSERVE,
+        replays.UNFINISHED,
         replays.BROKEN,
         dead_letters.REPLAY,
         dead_letters.WHY,

@@ -155,14 +155,16 @@ class Replays:
 
 async def watch(tx: Tx, replay: Replay) -> Step:
     """Count what came of its runs, and judge."""
-    now, step, broken = await tx.clock(), Step(replay), None
+    now, step = await tx.clock(), Step(replay)
+    broken: dict[str, str] = {}
     if replay.unfinished:
-        broken = await replays.broken_target(tx, replay.id)
+        urls = await replays.unfinished_urls(tx, replay.id)
+        broken = await replays.broken(tx, replay.tenant_id, urls)
         _count(step, await replays.observe(tx, replay.id))
     if replay.state is not ReplayState.RUNNING:
         return step
-    if broken is not None:
-        _stop(step, "breaker", f"breaker open: {broken}", now)
+    if broken:
+        _stop(step, "breaker", f"breaker open: {min(broken.values())}", now)
     elif why := gate.must_stop(replay.terms, replay.recent, in_canary=replay.in_canary):
         _stop(step, "canary" if replay.in_canary else "failures", why, now)
     else:
@@ -226,12 +228,13 @@ async def release(tx: Tx, replay: Replay) -> Step:
 async def _reopen_next(tx: Tx, step: Step, found: replays.Walk, limit: int, now: datetime) -> bool:
     """Reopen up to ``limit`` of what was found; whether that was the last of this pass."""
     replay, passed = step.replay, 0
+    broken = await replays.broken(tx, replay.tenant_id, {row["url"] for row in found.rows})
     chosen: list[Row] = []
     for row in found.rows:
         if row["replayed_at"] is not None and not replay.terms.again:
             _skip(replay, "replayed_before")
-        elif row["broken"]:
-            _stop(step, "breaker", f"breaker open: {row['target_host']}", now)
+        elif row["url"] in broken:
+            _stop(step, "breaker", f"breaker open: {broken[row['url']]}", now)
             break
         elif len(chosen) == limit:
             break

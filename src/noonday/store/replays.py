@@ -6,6 +6,7 @@ process may die anywhere, and any number of them may take steps.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -14,6 +15,7 @@ from uuid import UUID
 import msgspec
 import uuid_utils.compat
 
+from noonday.domain.breaker import target_of
 from noonday.domain.model import EPOCH, parse_run_id
 from noonday.domain.replay import Letters, ReplayState, Terms
 from noonday.store import Row, Tx, columns
@@ -183,14 +185,12 @@ def _ids(terms: Terms) -> list[list[Any]]:
 # What a walk passes over, in order; and beside each letter, what it is to be treated by.
 _WALKED: Final = """
 SELECT d.*, coalesce(j.spec #>> '{{schedule,overlap}}', 'allow') = 'allow' AS overlaps,
-       EXISTS (SELECT FROM targets AS t WHERE t.tenant_id = $1 AND t.host = d.target_host
-               AND (t.url IS NULL OR t.url = d.url) AND t.state IN ('OPEN', 'SUSPENDED')) AS broken
+       j.spec #>> '{{target,url}}' AS url
 FROM ({letters}) AS d
 LEFT JOIN LATERAL (SELECT j.spec FROM jobs AS j WHERE j.id = d.job_id LIMIT 1) AS j ON true
 ORDER BY d.dead_at, d.job_id, d.occurrence_at, d.kind
 """
-_COLUMNS: Final = """d.job_id, d.occurrence_at, d.kind, d.dead_at, d.reason, d.target_host,
-       d.replayed_at, d.request ->> 'url' AS url"""
+_COLUMNS: Final = "d.job_id, d.occurrence_at, d.kind, d.dead_at, d.reason, d.replayed_at"
 _AFTER: Final = """d.dead_at >= {0}
       AND (d.dead_at, d.job_id, d.occurrence_at, d.kind) > ({0}, {1}, {2}, {3})
     ORDER BY d.dead_at, d.job_id, d.occurrence_at, d.kind"""
@@ -271,19 +271,34 @@ async def observe(tx: Tx, replay_id: UUID) -> list[str]:
     return [row["replay_outcome"] for row in await tx.rows(OBSERVE, replay_id)]
 
 
-BROKEN: Final = """
-SELECT d.target_host FROM dead_letters AS d JOIN targets AS t
-    ON t.tenant_id = d.tenant_id AND t.host = d.target_host
-   AND (t.url IS NULL OR t.url = d.request ->> 'url')
-WHERE d.replay_id = $1 AND d.replay_outcome IS NULL AND t.state IN ('OPEN', 'SUSPENDED')
-LIMIT 1
+UNFINISHED: Final = """
+SELECT DISTINCT j.spec #>> '{target,url}' AS url FROM dead_letters AS d
+CROSS JOIN LATERAL (SELECT j.spec FROM jobs AS j WHERE j.id = d.job_id LIMIT 1) AS j
+WHERE d.replay_id = $1 AND d.replay_outcome IS NULL
 """
 
 
-async def broken_target(tx: Tx, replay_id: UUID) -> str | None:
-    """The host of an unfinished run whose breaker is open, if there is one."""
-    host: str | None = await tx.value(BROKEN, replay_id)
-    return host
+async def unfinished_urls(tx: Tx, replay_id: UUID) -> list[str]:
+    """What the runs call that were reopened and have not come out yet."""
+    return [row["url"] for row in await tx.rows(UNFINISHED, replay_id)]
+
+
+BROKEN: Final = """
+SELECT hold_key FROM targets WHERE hold_key = ANY ($1::text[]) AND state IN ('OPEN', 'SUSPENDED')
+"""
+
+
+async def broken(tx: Tx, tenant_id: int, urls: Iterable[str | None]) -> dict[str, str]:
+    """Those of ``urls`` that are left alone, since the breaker of their target is open or they are
+    suspended; each with its host."""
+    targets = {url: target_of(tenant_id, url) for url in urls if url is not None}
+    found = {url: target for url, target in targets.items() if target is not None}
+    if not found:
+        return {}
+    keys = [key for target in found.values() for key in (target.key, target.url_key)]
+    rows = await tx.rows(BROKEN, list(dict.fromkeys(keys)))
+    held = {row["hold_key"] for row in rows}
+    return {url: each.host for url, each in found.items() if held & {each.key, each.url_key}}
 
 
 # --- steps ------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ class Case:
     body: Any = None
     thing: Thing | None = None
     """Makes what stands in the path."""
+    query: str = ""
     keyed: bool = False
     leaves: str | None = None
     """What is counted."""
@@ -98,6 +99,18 @@ async def a_target(api: Api) -> str:
     return host
 
 
+async def a_replay(api: Api) -> str:
+    answer = await api.admin.post("/v1/dlq/replays", {"filter": {"reason": "killed"}})
+    assert answer.status == 202
+    return str(answer.body["id"])
+
+
+async def a_paused_replay(api: Api) -> str:
+    made = await a_replay(api)
+    assert (await api.admin.post(f"/v1/dlq/replays/{made}/pause")).status == 200
+    return made
+
+
 TWO = {"jobs": [{"job": a_job(), "idempotency_key": f"{{key}}-{n}"} for n in range(2)]}
 AUDIT = "SELECT count(*) FROM audit_log WHERE action = '{}'"
 
@@ -136,6 +149,30 @@ CASES = {
     ),
     "list_dead_letters": Case(),
     "get_dead_letter": Case(thing=a_letter),
+    "discard_dead_letter": Case(
+        thing=a_letter,
+        query="?reason=old",
+        leaves="SELECT count(*) FROM dead_letters WHERE state = 'DISCARDED'",
+        count=(1, 1),
+    ),
+    "list_replays": Case(),
+    "create_replay": Case(
+        (202,),
+        {"filter": {"reason": "killed"}},
+        keyed=True,
+        leaves="SELECT count(*) FROM replays",
+        count=(1, 1),
+    ),
+    "get_replay": Case(thing=a_replay),
+    "pause_replay": Case(
+        body={}, thing=a_replay, leaves=AUDIT.format("replay.pause"), count=(1, 1)
+    ),
+    "resume_replay": Case(
+        body={}, thing=a_paused_replay, leaves=AUDIT.format("replay.resume"), count=(1, 1)
+    ),
+    "abort_replay": Case(
+        body={}, thing=a_replay, leaves=AUDIT.format("replay.abort"), count=(1, 1)
+    ),
     "list_targets": Case(),
     "resume_target": Case(
         (200, 409), thing=a_target, leaves=AUDIT.format("target.resume"), count=(1, 1)
@@ -200,7 +237,7 @@ class Call:
         self.route = route
         self._client = client
         self._key = f"key-{next(self.numbers)}"
-        self._path = re.sub(r"\{(id|name|host)\}", thing, route.path)
+        self._path = re.sub(r"\{(id|name|host)\}", thing, route.path) + self.case.query
 
     @classmethod
     async def new(cls, api: Api, route: Route) -> Call:

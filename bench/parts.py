@@ -202,7 +202,7 @@ async def long(scale: float) -> dict[str, Figures]:
             keys=SigningKeys(store, read_key_file(running.settings.secret_key_path)),
             metrics=metrics, slots={"long": count},
         )  # fmt: skip
-        beating = Loop("heartbeat", worker.beat, metrics, pause_sec=BEAT_SEC, steady=True)
+        beating = Loop("heartbeat", worker.beats.tick, metrics, pause_sec=BEAT_SEC, steady=True)
         beating.start()
         while worker.pools["long"].free:
             await worker.tick()
@@ -242,8 +242,11 @@ async def drain(scale: float) -> dict[str, Figures]:
             keys=SigningKeys(store, read_key_file(running.settings.secret_key_path)),
             metrics=metrics, slots={"default": 1_000},
         )  # fmt: skip
-        claim, settle = Loop("claim", worker.tick, metrics), Loop("settle", worker.settle, metrics)
-        worker.wake_claim, worker.wake_settle = lambda _: claim.wake(), settle.wake
+        claim, settle = (
+            Loop("claim", worker.tick, metrics),
+            Loop("settle", worker.settling.tick, metrics),
+        )
+        worker.wake_claim, worker.settling.wake = lambda _: claim.wake(), settle.wake
         before, used, began = await running.usage(store), time.process_time(), time.perf_counter()
         claim.start()
         settle.start()

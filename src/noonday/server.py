@@ -210,10 +210,10 @@ async def worker(node: Node) -> None:
     )
     # Stopped from the last to the first: nothing is claimed any more, what runs ends, what came
     # of it is written, and only then do the heartbeats cease.
-    await part.beat()  # has the connection that leases rest on before anything is claimed
-    node.loop("heartbeat", part.beat, pause_sec=BEAT_SEC, steady=True)
+    await part.beats.tick()  # has the connection that leases rest on before anything is claimed
+    node.loop("heartbeat", part.beats.tick, pause_sec=BEAT_SEC, steady=True)
     node.stack.push_async_callback(_leave, part.leave)
-    part.wake_settle = node.loop("settle", part.settle).wake
+    part.settling.wake = node.loop("settle", part.settling.tick).wake
     breakers = node.loop("breakers", part.breakers.tick, pause_sec=1.0, steady=True)
     part.breakers.wake = breakers.wake
     claims = {}

@@ -152,7 +152,7 @@ async def test_a_fault_while_shards_change_hands_keeps_no_timer_waiting_for_a_sw
 
 
 async def carry_out_in_vain(worker: Worker) -> None:
-    for tick in (worker.tick, worker.settle):
+    for tick in (worker.tick, worker.settling.tick):
         with suppress(StoreUnavailable):
             await tick()
         await landed(worker)

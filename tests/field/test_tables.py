@@ -113,7 +113,7 @@ class Crowd:
     def claiming(self, worker: Worker) -> Callable[[], Awaitable[object]]:
         async def part() -> None:
             await carry_out(worker)
-            await worker.beat()
+            await worker.beats.tick()
 
         return part
 
@@ -172,7 +172,7 @@ async def test_archiving_claiming_reaping_retrying_and_cancelling_get_along(
     )
     for worker in workers:
         await landed(worker)
-        await worker.settle()
+        await worker.settling.tick()
     async with store.transaction() as tx:
         counts = await tx.one(COUNTS)
     await store.close()

@@ -75,7 +75,7 @@ async def work(worker: Worker) -> None:
     """Claim and carry out until nothing is READY, and tell of the targets."""
     while await worker.tick():
         await landed(worker)
-        while await worker.settle():
+        while await worker.settling.tick():
             pass
         await worker.breakers.tick()
 
@@ -196,7 +196,7 @@ async def test_a_breaker_is_a_tenants_own_and_one_ports_own(world: World, store:
             await seeds.ready(tx, url=url, tenant=tenant)
         await world.worker.tick()
         await landed(world.worker)
-        await world.worker.settle()
+        await world.worker.settling.tick()
         assert len(world.executor.attempts) == before + 1, (url, tenant)
 
 
@@ -325,7 +325,7 @@ async def test_a_worker_that_has_missed_an_outage_cannot_open_the_breaker_for_it
     await make(store, DEAD, MIN_REQUESTS)
     await behind.tick()
     await landed(behind)
-    await behind.settle()
+    await behind.settling.tick()
     async with store.transaction() as tx:  # meanwhile opened, tried, and closed
         await tx.execute(
             "INSERT INTO targets (hold_key, tenant_id, host, port, state, reason, since, "
@@ -495,7 +495,7 @@ async def test_without_a_database_breakers_wait_and_settles_do_not_wait_for_them
     await make(store, DEAD, MIN_REQUESTS)
     await worker.tick()
     await landed(worker)
-    assert await worker.settle() == MIN_REQUESTS, "before anything was told of the target"
+    assert await worker.settling.tick() == MIN_REQUESTS, "before anything was told of the target"
     assert await state(store) is None
     link.fault = "down"
     with pytest.raises(StoreUnavailable):
@@ -538,7 +538,7 @@ async def test_only_what_the_executor_says_counts_for_a_target(world: World, sto
         await tx.execute("UPDATE jobs SET payload = NULL, payload_ref = md5(id::text)")
     await world.worker.tick()
     await landed(world.worker)
-    await world.worker.settle()
+    await world.worker.settling.tick()
     await world.worker.breakers.tick()
     assert world.executor.attempts == []
     assert await state(store, "target:1:well.example") is None, "a blob that is missing is ours"

@@ -60,7 +60,7 @@ async def test_a_full_lane_takes_no_slot_of_the_other(
     assert {lane: each.free for lane, each in worker.pools.items()} == {full: 0, other: 1}
     executor.free.set()
     await landed(worker)
-    assert await worker.settle() == 3
+    assert await worker.settling.tick() == 3
     assert not await broken(store)
 
 
@@ -131,7 +131,7 @@ async def test_a_sweep_looks_below_the_floors_of_every_lane(store: Store, parts:
     await worker.sweep()
     await eventually(lambda: _take(worker))
     await landed(worker)
-    assert await worker.settle() == 2
+    assert await worker.settling.tick() == 2
 
 
 async def _take(worker: Worker) -> bool:
@@ -147,7 +147,7 @@ async def test_a_worker_reports_the_slots_of_all_lanes_and_what_was_granted_in_e
     executor = Hanging()
     worker = parts.worker(executor, slots=3, long_slots=4)
     await worker.tick()
-    await worker.beat()
+    await worker.beats.tick()
     async with store.transaction() as tx:
         (row,) = await workers.every(tx)
         assert (await workers.granted(tx)).keys() == {"default:5", "long:3"}
@@ -190,11 +190,11 @@ async def test_ten_thousand_long_runs_cost_one_heartbeat_statement(
 ) -> None:
     counting = CountingStore(beats)
     worker = await long_runs(store, parts, counting, LONG_RUNS)
-    await worker.beat()
+    await worker.beats.tick()
     assert runs.HEARTBEAT not in counting.statements, "not yet"
     backdate(worker, 20.5, 30)
     counting.statements.clear()
-    await worker.beat()
+    await worker.beats.tick()
     beside = (workers.REPORT, cancels.ASKED)
     assert [each for each in counting.statements if each not in beside] == [runs.HEARTBEAT]
     async with store.transaction() as tx:
@@ -202,7 +202,7 @@ async def test_ten_thousand_long_runs_cost_one_heartbeat_statement(
             "SELECT bool_and(locked_until > leased_at + interval '60 s') FROM runs"
         )
     counting.statements.clear()
-    await worker.beat()
+    await worker.beats.tick()
     assert runs.HEARTBEAT not in counting.statements, "nor again"
     await worker.stop(0)
 
@@ -217,14 +217,14 @@ async def test_leases_of_an_hour_wait_for_each_other_and_short_ones_for_nobody(
     await worker.tick()
     hour, short = sorted(worker._flights.values(), key=lambda each: -each.lease_sec)
     hour.extended -= 1_250
-    await worker.beat()
+    await worker.beats.tick()
     assert runs.HEARTBEAT not in counting.statements, "a third has passed, and it can wait"
     short.extended -= 2
-    await worker.beat()
+    await worker.beats.tick()
     assert counting.statements.count(runs.HEARTBEAT) == 1
     assert not hour.wants_heartbeat(), "went along"
     hour.extended -= 1_510
-    await worker.beat()
+    await worker.beats.tick()
     assert counting.statements.count(runs.HEARTBEAT) == 2
     await worker.stop(0)
 
@@ -232,20 +232,20 @@ async def test_leases_of_an_hour_wait_for_each_other_and_short_ones_for_nobody(
 async def test_after_a_heartbeat_that_failed_fewer_go_in_one_statement_the_most_urgent_first(
     store: Store, parts: Parts, linked: Store, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("noonday.loops.worker.HEARTBEATS", 8)
-    monkeypatch.setattr("noonday.loops.worker.FEWEST_HEARTBEATS", 2)
+    monkeypatch.setattr("noonday.loops.beats.HEARTBEATS", 8)
+    monkeypatch.setattr("noonday.loops.beats.FEWEST_HEARTBEATS", 2)
     counting = CountingStore(linked)
     worker = await long_runs(store, parts, counting, 8)
     backdate(worker, 25, 30)
     link.fault = "down"
-    await worker.beat()
+    await worker.beats.tick()
     link.fault = "none"
     counting.statements.clear()
-    await worker.beat()
+    await worker.beats.tick()
     assert counting.statements.count(runs.HEARTBEAT) == 2
     backdate(worker, 25, 30)
     counting.statements.clear()
-    await worker.beat()
+    await worker.beats.tick()
     assert counting.statements.count(runs.HEARTBEAT) == 1
     await worker.stop(0)
 
@@ -256,10 +256,10 @@ async def test_a_worker_whose_heartbeats_fail_claims_nothing_until_they_succeed(
     await ready(store)
     worker = parts.worker(Scripted(), beats=linked)
     link.fault = "down"
-    await worker.beat()
+    await worker.beats.tick()
     assert await worker.tick() == 0
     link.fault = "none"
-    await worker.beat()
+    await worker.beats.tick()
     assert await worker.tick() == 1
     await landed(worker)
 
@@ -275,6 +275,6 @@ async def test_leases_are_extended_while_all_connections_of_the_pool_are_taken(
     async with AsyncExitStack() as taken:
         for _ in range(4):
             await taken.enter_async_context(linked.transaction())
-        await worker.beat()
+        await worker.beats.tick()
     assert not any(each.wants_heartbeat() or each.lost for each in worker._flights.values())
     await worker.stop(0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from noonday.domain.errors import CommitUnknown, StoreUnavailable
-from noonday.domain.model import Attempt, Outcome, OutcomeKind, RetryPolicy, RunKey
+from noonday.domain.model import Attempt, Excerpt, Outcome, OutcomeKind, RetryPolicy, RunKey
 from noonday.loops import flight
 from noonday.loops.worker import Worker
 from noonday.store import Store, cancels, runs, tenants, workers
@@ -99,7 +100,7 @@ async def test_a_full_worker_is_woken_when_a_slot_is_free_and_more_waits(
     worker = parts.worker(executor, slots=2)
     woken: list[str] = []
     worker.wake_claim = woken.append
-    worker.wake_settle = lambda: woken.append("settle")
+    worker.settling.wake = lambda: woken.append("settle")
     await worker.tick()
     executor.free.set()
     await landed(worker)
@@ -190,10 +191,22 @@ async def test_a_text_that_cannot_be_stored_loses_itself_and_nothing_else(
     worker = parts.worker(Scripted(seeds.SUCCESS, bad, seeds.SUCCESS))
     assert await carry_out(worker) == 3
     assert sorted(map(str, await outcomes(store))) == ["COMPLETE", "COMPLETE", "None"]
-    assert await worker.settle() == 1
+    assert await worker.settling.tick() == 1
     assert sorted(map(str, await outcomes(store))) == ["COMPLETE", "COMPLETE", "FAILED"]
     assert counted(worker, "stale_settles") == 0
     assert not await broken(store)
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "half \ud800 a pair"])
+async def test_no_excerpt_of_an_answer_keeps_an_outcome_from_being_stored(
+    store: Store, parts: Parts, text: str
+) -> None:
+    async with store.transaction() as tx:
+        await tenants.create(tx, SecretBox([bytes(32)]), "one")
+    await ready(store)
+    odd = msgspec.structs.replace(seeds.SUCCESS, response=Excerpt({"server": text}, text))
+    assert await carry_out(parts.worker(Scripted(odd))) == 1
+    assert await outcomes(store) == ["COMPLETE"]
 
 
 async def test_an_outcome_that_cannot_be_stored_at_all_is_left_to_the_reaper(
@@ -203,7 +216,7 @@ async def test_an_outcome_that_cannot_be_stored_at_all_is_left_to_the_reaper(
     bad = Outcome(OutcomeKind.TRANSIENT, http_status=70_000, error="no smallint")
     worker = parts.worker(Scripted(bad, seeds.SUCCESS))
     await carry_out(worker)
-    while await worker.settle():
+    while await worker.settling.tick():
         pass
     assert await only_run(store) == ("RUNNING", 1, 1, 0, 0)
     store.now = datetime.now(UTC) + 100 * SECOND
@@ -251,7 +264,7 @@ async def test_what_an_unknown_claim_took_is_handed_back_and_costs_nothing(
     assert await worker.tick() == 1, "handed back, and claimed again at once"
     await landed(worker)
     assert [(each.number, each.lease_version) for each in executor.attempts] == [(1, 2)]
-    await worker.settle()
+    await worker.settling.tick()
     assert await outcomes(store) == ["COMPLETE"]
     assert not await broken(store)
 
@@ -273,7 +286,7 @@ async def test_handing_back_an_unknown_claim_keeps_what_the_worker_knows_it_hold
     assert versions == [1, 2, 2]
     executor.free.set()
     await landed(worker)
-    assert await worker.settle() == 3
+    assert await worker.settling.tick() == 3
     assert await outcomes(store) == ["COMPLETE"] * 3
 
 
@@ -293,7 +306,7 @@ async def test_a_clock_that_went_back_makes_no_known_run_an_unknown_one(
     assert await only_run(store) == ("RUNNING", 1, 1, 0, 0)
     executor.free.set()
     await landed(worker)
-    assert await worker.settle() == 1
+    assert await worker.settling.tick() == 1
     assert [attempt.run for attempt in executor.attempts] == [run]
 
 
@@ -370,8 +383,8 @@ async def test_a_settle_whose_answer_is_lost_is_written_once_and_is_not_called_s
     await landed(worker)
     link.fault = fault  # type: ignore[assignment]
     with pytest.raises(CommitUnknown):
-        await worker.settle()
-    assert await worker.settle() == 1
+        await worker.settling.tick()
+    assert await worker.settling.tick() == 1
     assert counted(worker, "stale_settles") == 0
     async with store.transaction() as tx:
         stands = await tx.value(
@@ -380,7 +393,7 @@ async def test_a_settle_whose_answer_is_lost_is_written_once_and_is_not_called_s
         )
     assert stands == left
     assert len(await history(store)) == (outcome.kind is not OutcomeKind.NOT_SENT)
-    assert await worker.settle() == 0
+    assert await worker.settling.tick() == 0
     assert not await broken(store)
 
 
@@ -394,9 +407,9 @@ async def test_outcomes_wait_while_the_database_is_away(
     link.fault = "down"
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
-            await worker.settle()
+            await worker.settling.tick()
     link.fault = "none"
-    assert await worker.settle() == 2
+    assert await worker.settling.tick() == 2
     assert await outcomes(store) == ["COMPLETE"] * 2
 
 
@@ -405,7 +418,7 @@ async def test_a_settle_that_is_cancelled_keeps_its_outcomes(store: Store, parts
     worker = parts.worker(Scripted())
     await worker.tick()
     await landed(worker)
-    settling = asyncio.create_task(worker.settle())
+    settling = asyncio.create_task(worker.settling.tick())
     await asyncio.sleep(0)
     settling.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -432,7 +445,7 @@ async def test_a_worker_that_came_too_late_changes_nothing_and_is_counted(
         assert len(await seeds.claim(tx, worker=OTHER_WORKER)) == 1
     executor.free.set()
     await landed(worker)
-    assert await worker.settle() == 1
+    assert await worker.settling.tick() == 1
     assert counted(worker, "stale_settles") == 1
     assert await only_run(store) == ("RUNNING", 2, 2, 1, 0)
     assert await history(store) == ["LEASE_EXPIRED"]
@@ -452,13 +465,13 @@ async def test_a_lease_is_extended_when_a_third_of_it_has_passed(
     worker = parts.worker(Hanging())
     await worker.tick()
     store.now = T + 21 * SECOND
-    await worker.beat()
+    await worker.beats.tick()
     assert await locked_until(store) == T + 60 * SECOND, "not yet"
     backdate(worker, 25)
-    await worker.beat()
+    await worker.beats.tick()
     assert await locked_until(store) == T + 81 * SECOND
     store.now = T + 22 * SECOND
-    await worker.beat()
+    await worker.beats.tick()
     assert await locked_until(store) == T + 81 * SECOND, "not again"
     await worker.stop(0)
 
@@ -481,10 +494,10 @@ async def test_an_attempt_whose_lease_is_somebody_elses_is_stopped_and_settles_n
     store.now = T + 61 * SECOND
     assert await parts.reaper().tick() == 1
     backdate(worker, 25)
-    await worker.beat()
+    await worker.beats.tick()
     await landed(worker)
     assert len(executor.cancelled) == 1
-    assert await worker.settle() == 0
+    assert await worker.settling.tick() == 0
     assert await only_run(store) == ("READY", 1, 1, 1, 0)
     assert worker.pools["default"].free == 64
     assert worker._flights == {}
@@ -504,7 +517,7 @@ async def test_an_attempt_without_a_confirmed_heartbeat_is_stopped_before_its_le
     async with store.transaction() as tx:
         assert await tx.value("SELECT locked_until > now() FROM runs"), "it was stopped in time"
     beating.cancel()
-    assert await worker.settle() == 0
+    assert await worker.settling.tick() == 0
 
 
 async def test_not_even_a_database_that_keeps_silent_holds_that_up(
@@ -525,7 +538,7 @@ async def test_not_even_a_database_that_keeps_silent_holds_that_up(
 
 async def beat_on(worker: Worker) -> None:
     while True:
-        await worker.beat()
+        await worker.beats.tick()
         await asyncio.sleep(0.01)
 
 
@@ -629,7 +642,7 @@ async def test_what_a_claim_took_while_the_worker_was_told_to_stop_is_handed_bac
 
 async def test_a_worker_that_left_is_not_registered_any_more(store: Store, parts: Parts) -> None:
     worker = parts.worker(Scripted())
-    await worker.beat()
+    await worker.beats.tick()
     async with store.transaction() as tx:
         assert await workers.alive(tx, "worker") == 1
     await worker.stop(0)
@@ -643,7 +656,7 @@ async def test_a_worker_says_how_far_the_reaper_has_to_look(store: Store, parts:
     await ready(store, priority=3)
     worker = parts.worker(Scripted())
     await worker.tick()
-    await worker.beat()
+    await worker.beats.tick()
     async with store.transaction() as tx:
         assert await workers.granted(tx) == {"default:3": T}
         assert await runs.lowest_ready(tx, "default", [(3, T - SECOND)])

@@ -63,18 +63,18 @@ async def test_a_worker_cuts_off_what_is_cancelled_and_nothing_else(
     worker = parts.worker(executor)
     await begun(worker, executor, 2)
     await asked_to_stop(store, mine, kill=kill)
-    await worker.beat()
-    await worker.beat()  # told twice, it stops once
+    await worker.beats.tick()
+    await worker.beats.tick()  # told twice, it stops once
     await landed_one(worker)
     assert [attempt.run for attempt in executor.cancelled] == [mine]
-    assert await worker.settle() == 1
+    assert await worker.settling.tick() == 1
     assert await outcomes(store) == [outcome, None]
     async with store.transaction() as tx:
         row = await tx.one("SELECT status, error, unknown FROM executions")
         assert tuple(row.values()) == ("CANCELLED", "not needed", True)
     executor.free.set()
     await landed(worker)
-    assert await worker.settle() == 1
+    assert await worker.settling.tick() == 1
     assert other.job_id != mine.job_id
     assert sorted(str(each) for each in await outcomes(store)) == sorted(["COMPLETE", outcome])
     assert not await broken(store)
@@ -99,9 +99,9 @@ async def test_what_was_cancelled_before_anything_was_sent_leaves_no_attempt(
     worker = parts.worker(Hanging(sends=False))
     await worker.tick()
     await asked_to_stop(store, run)
-    await worker.beat()
+    await worker.beats.tick()
     await landed(worker)
-    assert await worker.settle() == 1
+    assert await worker.settling.tick() == 1
     assert await outcomes(store) == ["CANCELLED"]
     async with store.transaction() as tx:
         assert await tx.value("SELECT count(*) FROM executions") == 0
@@ -123,9 +123,9 @@ async def test_the_receiver_is_told_at_the_url_that_the_job_names_for_it(
     worker = parts.worker(executor)
     await begun(worker, executor)
     await asked_to_stop(store, run)
-    await worker.beat()
+    await worker.beats.tick()
     await landed(worker)
-    assert await worker.settle() == 1
+    assert await worker.settling.tick() == 1
     ((attempt, url, reason),) = executor.told
     assert (attempt.run, url, reason) == (run, "http://127.0.0.1/stop", "not needed")
     async with store.transaction() as tx:
@@ -142,8 +142,8 @@ async def test_work_that_is_done_when_the_worker_is_told_stays_done(
     await worker.tick()
     await landed(worker)
     await asked_to_stop(store, run)
-    await worker.beat()
-    assert await worker.settle() == 1
+    await worker.beats.tick()
+    assert await worker.settling.tick() == 1
     assert await outcomes(store) == ["COMPLETE"]
 
 
@@ -168,9 +168,9 @@ async def test_a_worker_that_cannot_ask_goes_on_and_asks_again(
     await begun(worker, executor)
     await asked_to_stop(store, run)
     link.fault = "after commit"
-    await worker.beat()
+    await worker.beats.tick()
     assert executor.cancelled == []
-    await worker.beat()
+    await worker.beats.tick()
     await landed(worker)
     assert [attempt.run for attempt in executor.cancelled] == [run]
 

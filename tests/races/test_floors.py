@@ -170,7 +170,7 @@ async def test_what_is_committed_in_time_is_claimed_without_a_sweep(
         if chance.random() < 0.7 or step == STEPS:
             await worker.tick()
             await landed(worker)
-            await worker.settle()
+            await worker.settling.tick()
     assert len({attempt.run for attempt in executor.attempts}) == len(ways)
     assert len(executor.attempts) == len(ways)
     await worker.sweep()
@@ -197,7 +197,7 @@ async def test_what_is_committed_too_late_is_claimed_after_the_next_sweep(
     await sweep_and_claim(worker)
     assert len(executor.attempts) == len({each.run for each in executor.attempts}) == len(ways)
     assert 0 < counted(worker, "floor_stragglers") <= missed
-    await worker.settle()
+    await worker.settling.tick()
     assert not await broken(store)
 
 

@@ -139,7 +139,7 @@ async def carry_out(worker: Worker) -> int:
     """Claim what there is, carry it out, and settle it; how many were settled."""
     await worker.tick()
     await landed(worker)
-    return await worker.settle()
+    return await worker.settling.tick()
 
 
 def counted(part: Worker | Scheduler | Reaper | Admission, name: str) -> float:

@@ -1,7 +1,7 @@
-"""The worker: claims READY runs up to its free slots, carries them out, settles what came of it.
+"""The worker: claims READY runs up to its free slots and carries them out.
 
-Its loops share the table of attempts in flight: ``tick`` claims, for each lane on its own;
-``settle`` writes outcomes in batches, ``beat`` extends leases and aborts what is no longer held.
+Three loops share the table of attempts in flight: ``tick`` claims, for each lane on its own;
+``settling`` writes outcomes in batches, ``beats`` extends leases and aborts what is no longer held.
 The worker trusts its own lease for a little less long than the database does: from before it
 asked for it, less a margin.
 """
@@ -9,17 +9,14 @@ asked for it, less a margin.
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 import structlog
 
-from noonday.domain import lifecycle
 from noonday.domain.breaker import pauses
 from noonday.domain.errors import BlobMissing, SecretUnreadable, StoreUnavailable
 from noonday.domain.lifecycle import Event, Transition
@@ -35,17 +32,14 @@ from noonday.domain.model import (
 )
 from noonday.domain.ranking import AGEING_STEP, Floors
 from noonday.executors import Executor
-from noonday.loops import tally
+from noonday.loops.beats import Beats
 from noonday.loops.breakers import Breakers
 from noonday.loops.flight import Flight
 from noonday.loops.pool import Pool
+from noonday.loops.settling import Settling
 from noonday.store import (
     Row,
     Store,
-    Tx,
-    batches,
-    cancels,
-    executions,
     runs,
     settlements,
     workers,
@@ -57,19 +51,9 @@ from noonday.store.settlements import Settlement
 from noonday.store.signing import SigningKeys
 from noonday.telemetry import Metrics
 
-ROLE: Final = "worker"
 CLAIM_BATCH: Final = 500
-SETTLE_BATCH: Final = 1_000
-UNSETTLED: Final = 10_000
-"""More outcomes than this wait to be written: claim no more."""
-REPORT_SEC: Final = 2.0
 OVERTIME_SEC: Final = 2.0
 """An executor that does not keep its own deadline is cut off this much later."""
-STOPPED_AT_ONCE: Final = 1_000
-"""Runs that a worker is told to cut off in one beat; the others come with the next ones."""
-HEARTBEATS: Final = 10_000
-"""Most leases that one statement extends; fewer for a time when that took too long."""
-FEWEST_HEARTBEATS: Final = 500
 CANCEL_SEC: Final = 5.0
 """How long an executor may take to let go of an attempt that is stopped."""
 TOO_LATE: Final = "it was held back until it was too old to be tried again"
@@ -109,27 +93,20 @@ class Worker:
     ) -> None:
         """``slots``: how many attempts to carry out at the same time, by lane. A lane without
         slots is not served. ``pauses``: for how long a target that fails is left alone."""
-        self._store = store
-        self._beat_store = beat_store
         self.id = id
-        self._name = name
+        self._store = store
         self._executors = executors
         self._blobs = blobs
         self._keys = keys
         self._metrics = metrics
-        self.breakers = Breakers(store, metrics, pauses)
-        self.pools = {lane: Pool(lane, count) for lane, count in slots.items() if count}
-        self._granted: dict[str, datetime] = {}
         self._flights: dict[Held, Flight] = {}
-        self._unsettled: list[tuple[Flight, Outcome]] = []
         self._stopping = False
-        self._reported_at = 0.0
-        self._mute = False
-        self._at_once = HEARTBEATS
+        self.pools = {lane: Pool(lane, count) for lane, count in slots.items() if count}
+        self.breakers = Breakers(store, metrics, pauses)
+        self.settling = Settling(store, metrics, self._flights)
+        self.beats = Beats(beat_store, id, name, metrics, self._flights, self.pools)
         self.wake_claim: Callable[[str], None] = _nobody
         """Called with a lane when slots of it have become free while more of its runs wait."""
-        self.wake_settle: Callable[[], None] = _nobody
-        """Called when outcomes wait to be written."""
 
     # --- claim ----------------------------------------------------------------------------
 
@@ -143,7 +120,7 @@ class Worker:
 
     async def _fill(self, pool: Pool) -> int:
         # (Mute: a lease that cannot be extended would end as one more attempt.)
-        if self._stopping or self._mute or len(self._unsettled) >= UNSETTLED:
+        if self._stopping or self.beats.mute or self.settling.is_full:
             return 0
         if pool.in_doubt:
             await self._let_go_of_unknown(pool)
@@ -172,7 +149,7 @@ class Worker:
     def _note_ranks(self, lane: str, rows: Sequence[Row]) -> None:
         for row in rows:
             name = f"{lane}:{row['priority']}"
-            self._granted[name] = max(row["rank"], self._granted.get(name, row["rank"]))
+            self.beats.granted[name] = max(row["rank"], self.beats.granted.get(name, row["rank"]))
 
     async def _let_go_of_unknown(self, pool: Pool) -> None:
         """The answer to a claim was lost: hand back what we hold without knowing of it.
@@ -205,7 +182,7 @@ class Worker:
             self._metrics.started((flight.lease.leased_at - flight.lease.due_at).total_seconds())
         flight.task = asyncio.create_task(self._carry_out(*taken))
         flight.task.add_done_callback(lambda task: self._landed(flight, task, pool))
-        flight.watch(self._overdue)
+        flight.watch(self.beats.overdue)
 
     async def _carry_out(self, flight: Flight, row: Row, fault: str | None) -> Outcome:
         if fault is not None:
@@ -270,171 +247,7 @@ class Worker:
         if flight.lost:
             self._flights.pop(flight.held, None)
             return
-        outcome = _outcome_of(flight, task)
-        if not flight.keeps_response:
-            outcome = msgspec.structs.replace(outcome, response=None)
-        self._unsettled.append((flight, outcome))
-        self.wake_settle()
-
-    # --- settle ---------------------------------------------------------------------------
-
-    async def settle(self) -> int:
-        """Write the outcomes that wait, in one transaction; how many."""
-        batch, self._unsettled = self._unsettled[:SETTLE_BATCH], self._unsettled[SETTLE_BATCH:]
-        if not batch:
-            return 0
-        items = [self._decide(flight, outcome) for flight, outcome in batch]
-        for flight, _ in batch:
-            flight.settling = True
-        try:
-            results = await batches.bisect(items, self._write)
-        except BaseException:
-            self._unsettled = batch + self._unsettled
-            for flight, _ in batch:
-                flight.settling, flight.in_doubt = False, True
-            raise
-        for (flight, _), item, result in zip(batch, items, results, strict=True):
-            self._note(flight, item, result)
-        return len(batch)
-
-    def _decide(self, flight: Flight, outcome: Outcome) -> Settlement:
-        # One decision per attempt: a settle that is tried again must not draw another delay.
-        if flight.decision is None:
-            now = flight.lease.leased_at + timedelta(seconds=time.monotonic() - flight.asked)
-            flight.decision = lifecycle.settle(
-                flight.lease,
-                outcome,
-                flight.spec.retry_policy,
-                now,
-                random.random(),  # noqa: S311
-                flight.spec.on_unknown,
-            )
-        return Settlement(flight.held, flight.decision, outcome)
-
-    async def _write(self, items: Sequence[Settlement]) -> Sequence[bool]:
-        doubtful = [item.held for item in items if self._flights[item.held].in_doubt]
-        async with self._store.transaction() as tx:
-            done = await executions.written(tx, doubtful) if doubtful else set()
-            items = await self._explained(tx, items)
-            done |= await settlements.apply(tx, [item for item in items if item.held not in done])
-        return [item.held in done for item in items]
-
-    async def _explained(self, tx: Tx, items: Sequence[Settlement]) -> Sequence[Settlement]:
-        """Where the receiver says that it had done it before: why that is."""
-        repeated = [item.held for item in items if item.outcome.duplicate]
-        if not repeated:
-            return items
-        causes = await executions.causes(tx, repeated)
-        for held, cause in causes.items():
-            self._flights[held].duplicate_cause = cause
-        return [item._replace(duplicate_cause=causes.get(item.held)) for item in items]
-
-    def _note(self, flight: Flight, item: Settlement, result: bool | Exception) -> None:
-        if isinstance(result, Exception):
-            # Its own words cannot be stored; what came of the attempt still can.
-            log.error("settle.refused", run_id=str(flight.lease.run), error=str(result))
-            if item.outcome.error is not None:
-                plain = msgspec.structs.replace(item.outcome, error=None)
-                flight.settling = False
-                self._unsettled.append((flight, plain))
-                return
-        self._flights.pop(flight.held, None)
-        if result is True:
-            tally.ended(self._metrics, flight.lease, item.transition, item.outcome)
-            if flight.duplicate_cause is not None:
-                self._metrics.duplicate(flight.duplicate_cause)
-        elif not (flight.in_doubt and item.transition.execution is None):
-            # (What was handed back leaves no trace by which to tell that it was we who did.)
-            self._metrics.stale_settle()
-            log.warning("settle.stale", run_id=str(flight.lease.run), attempt=flight.lease.attempt)
-
-    # --- heartbeat ------------------------------------------------------------------------
-
-    async def beat(self) -> int:
-        """Extend leases of which a third has passed, all together; abort what is held no longer,
-        or is to be cut off.
-
-        Until this succeeds again after a failure, nothing is claimed.
-        """
-        wanted = [flight for flight in self._flights.values() if flight.wants_heartbeat()]
-        if any(flight.presses() for flight in wanted):
-            await self._extend_all(sorted(wanted, key=lambda flight: flight.trusted_until))
-        if self._flights:
-            await self._heed()
-        await self._report()
-        for pool in self.pools.values():
-            self._metrics.slots_stand_at(pool.lane, pool.slots, pool.busy)
-        return 0
-
-    async def _heed(self) -> None:
-        """Cut off what is cancelled."""
-        try:
-            async with self._beat_store.transaction() as tx:
-                asked = await cancels.asked(tx, self.id, STOPPED_AT_ONCE)
-        except StoreUnavailable as error:
-            log.warning("heed.failed", error=str(error))
-            return
-        for one in asked:
-            flight = self._flights.get(one.held)
-            if flight is not None:
-                flight.cut_off(one)
-
-    async def _extend_all(self, wanted: Sequence[Flight]) -> None:
-        """In one statement, unless that has proven to be more than the database does in time."""
-        for start in range(0, len(wanted), self._at_once):
-            if not await self._extend(wanted[start : start + self._at_once]):
-                self._at_once = max(self._at_once // 2, FEWEST_HEARTBEATS)
-                return
-        self._at_once = min(self._at_once * 2, HEARTBEATS)
-
-    async def _extend(self, wanted: Sequence[Flight]) -> bool:
-        asked = time.monotonic()
-        try:
-            async with self._beat_store.transaction() as tx:
-                extended = await runs.heartbeat(
-                    tx, [(flight.held, flight.lease_sec) for flight in wanted]
-                )
-        except StoreUnavailable as error:
-            self._mute = True
-            log.warning("heartbeat.failed", error=str(error), count=len(wanted))
-            return False
-        self._mute = False
-        for flight in wanted:
-            if flight.held in extended:
-                flight.extend(asked)
-            elif flight.held in self._flights and not flight.landed:
-                self._lose(flight, "somebody else holds it, or it has ended")
-        return True
-
-    def _overdue(self, flight: Flight) -> None:
-        self._lose(flight, "no confirmed heartbeat")
-
-    def _lose(self, flight: Flight, why: str) -> None:
-        if flight.landed or flight.lost:
-            return
-        flight.lost = True
-        log.warning(
-            "lease.lost", run_id=str(flight.lease.run), attempt=flight.lease.attempt, reason=why
-        )
-        flight.cancel()
-
-    async def _report(self) -> None:
-        if time.monotonic() - self._reported_at < REPORT_SEC:
-            return
-        try:
-            async with self._beat_store.transaction() as tx:
-                await workers.report(
-                    tx, self.id, ROLE, self._name,
-                    slots=sum(pool.slots for pool in self.pools.values()),
-                    in_flight=sum(pool.busy for pool in self.pools.values()),
-                    granted=self._granted, stopping=self._stopping,
-                )  # fmt: skip
-        except StoreUnavailable as error:
-            self._mute = True
-            log.warning("report.failed", error=str(error))
-            return
-        self._mute = False
-        self._reported_at = time.monotonic()
+        self.settling.add(flight, _outcome_of(flight, task))
 
     # --- shutdown -------------------------------------------------------------------------
 
@@ -443,7 +256,7 @@ class Worker:
 
         Outcomes go on being settled meanwhile; :meth:`leave` comes after.
         """
-        self._stopping = True
+        self._stopping = self.beats.stopping = True
         await self._wait(grace_sec)
         for flight in self._flights.values():
             if not flight.landed:
@@ -457,8 +270,8 @@ class Worker:
 
     async def leave(self) -> None:
         """Write what is left, hand back what we hold without knowing of it, and go."""
-        while self._unsettled:
-            await self.settle()
+        while self.settling.waiting:
+            await self.settling.tick()
         for pool in self.pools.values():
             if pool.in_doubt:
                 await self._let_go_of_unknown(pool)

@@ -36,7 +36,12 @@ class Settlement(NamedTuple):
 
 
 def _written(response: Excerpt | None) -> str | None:
-    return None if response is None else msgspec.json.encode(response).decode()
+    if response is None:
+        return None
+    try:
+        return msgspec.json.encode(response).decode()
+    except UnicodeEncodeError:  # half a character: no excerpt is worth an outcome
+        return None
 
 
 async def apply(tx: Tx, settlements: Sequence[Settlement]) -> set[Held]:

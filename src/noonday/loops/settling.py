@@ -1,0 +1,131 @@
+"""What came of a worker's attempts, written in batches; what cannot be written now waits."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, MutableMapping, Sequence
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+import structlog
+
+from noonday.domain import lifecycle
+from noonday.domain.model import Outcome
+from noonday.loops import tally
+from noonday.loops.flight import Flight
+from noonday.store import Store, Tx, batches, executions, settlements
+from noonday.store.runs import Held
+from noonday.store.settlements import Settlement
+from noonday.telemetry import Metrics
+
+BATCH: Final = 1_000
+MOST: Final = 10_000
+"""More outcomes than this wait to be written: no more should be claimed."""
+
+log = structlog.get_logger()
+
+
+class Settling:
+    """The outcomes of one worker process that wait to be written.
+
+    ``flights`` has the attempts by their leases; what is settled is taken out of it.
+    """
+
+    def __init__(
+        self, store: Store, metrics: Metrics, flights: MutableMapping[Held, Flight]
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._flights = flights
+        self._unsettled: list[tuple[Flight, Outcome]] = []
+        self.wake: Callable[[], None] = lambda: None
+        """Called when outcomes wait to be written."""
+
+    @property
+    def waiting(self) -> int:
+        """How many outcomes wait."""
+        return len(self._unsettled)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many wait that no more should be claimed."""
+        return len(self._unsettled) >= MOST
+
+    def add(self, flight: Flight, outcome: Outcome) -> None:
+        """An attempt has come to its outcome."""
+        if not flight.keeps_response:
+            outcome = msgspec.structs.replace(outcome, response=None)
+        self._unsettled.append((flight, outcome))
+        self.wake()
+
+    async def tick(self) -> int:
+        """Write the outcomes that wait, in one transaction; how many."""
+        batch, self._unsettled = self._unsettled[:BATCH], self._unsettled[BATCH:]
+        if not batch:
+            return 0
+        items = [self._decide(flight, outcome) for flight, outcome in batch]
+        for flight, _ in batch:
+            flight.settling = True
+        try:
+            results = await batches.bisect(items, self._write)
+        except BaseException:
+            self._unsettled = batch + self._unsettled
+            for flight, _ in batch:
+                flight.settling, flight.in_doubt = False, True
+            raise
+        for (flight, _), item, result in zip(batch, items, results, strict=True):
+            self._note(flight, item, result)
+        return len(batch)
+
+    def _decide(self, flight: Flight, outcome: Outcome) -> Settlement:
+        # One decision per attempt: a settle that is tried again must not draw another delay.
+        if flight.decision is None:
+            now = flight.lease.leased_at + timedelta(seconds=time.monotonic() - flight.asked)
+            flight.decision = lifecycle.settle(
+                flight.lease,
+                outcome,
+                flight.spec.retry_policy,
+                now,
+                random.random(),  # noqa: S311
+                flight.spec.on_unknown,
+            )
+        return Settlement(flight.held, flight.decision, outcome)
+
+    async def _write(self, items: Sequence[Settlement]) -> Sequence[bool]:
+        doubtful = [item.held for item in items if self._flights[item.held].in_doubt]
+        async with self._store.transaction() as tx:
+            done = await executions.written(tx, doubtful) if doubtful else set()
+            items = await self._explained(tx, items)
+            done |= await settlements.apply(tx, [item for item in items if item.held not in done])
+        return [item.held in done for item in items]
+
+    async def _explained(self, tx: Tx, items: Sequence[Settlement]) -> Sequence[Settlement]:
+        """Where the receiver says that it had done it before: why that is."""
+        repeated = [item.held for item in items if item.outcome.duplicate]
+        if not repeated:
+            return items
+        causes = await executions.causes(tx, repeated)
+        for held, cause in causes.items():
+            self._flights[held].duplicate_cause = cause
+        return [item._replace(duplicate_cause=causes.get(item.held)) for item in items]
+
+    def _note(self, flight: Flight, item: Settlement, result: bool | Exception) -> None:
+        if isinstance(result, Exception):
+            # Its own words cannot be stored; what came of the attempt still can.
+            log.error("settle.refused", run_id=str(flight.lease.run), error=str(result))
+            if item.outcome.error is not None or item.outcome.response is not None:
+                plain = msgspec.structs.replace(item.outcome, error=None, response=None)
+                flight.settling = False
+                self._unsettled.append((flight, plain))
+                return
+        self._flights.pop(flight.held, None)
+        if result is True:
+            tally.ended(self._metrics, flight.lease, item.transition, item.outcome)
+            if flight.duplicate_cause is not None:
+                self._metrics.duplicate(flight.duplicate_cause)
+        elif not (flight.in_doubt and item.transition.execution is None):
+            # (What was handed back leaves no trace by which to tell that it was we who did.)
+            self._metrics.stale_settle()
+            log.warning("settle.stale", run_id=str(flight.lease.run), attempt=flight.lease.attempt)

@@ -206,7 +206,7 @@ async def test_retries_hours_apart_and_a_rotation_between_them_verify_within_fiv
     receiver.answer("/hook", *([500] * 5), 200)
     now = time.time()
     clock = SimpleNamespace(time=lambda: now)
-    monkeypatch.setattr("noonday.executors.wire.time", clock)
+    monkeypatch.setattr("noonday.executors.sending.time", clock)
     rotated = (OLDER_SECRET, SECRET)
     secrets = [(SECRET,), (SECRET,), rotated, rotated, (OLDER_SECRET,), (OLDER_SECRET,)]
     times = []

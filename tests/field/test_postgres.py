@@ -82,6 +82,7 @@ class Mill:
                 pass
             self.executor.outcomes = [WELL]
             await carry_out(self.worker)
+            self.executor.attempts.clear()  # a million of them would hold up the process
             self.made += BATCH
 
     async def costs(self) -> dict[str, int]:

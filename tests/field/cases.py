@@ -141,7 +141,7 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "PGD-04": (
         "tests/field/test_tables.py::"
-        "test_archiving_claiming_reaping_retrying_and_cancelling_get_along",
+        "test_archiving_claiming_reaping_retrying_cancelling_and_replaying_get_along",
         "tests/races/test_leases.py::"
         "test_a_cancel_and_a_batch_of_results_do_not_wait_for_each_other_in_a_circle",
     ),

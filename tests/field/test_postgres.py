@@ -82,6 +82,7 @@ class Mill:
                 pass
             self.executor.outcomes = [WELL]
             await carry_out(self.worker)
+            self.executor.attempts.clear()  # a million of them would hold up the process
             self.made += BATCH
 
     async def costs(self) -> dict[str, int]:
@@ -122,7 +123,7 @@ async def test_while_a_snapshot_is_held_open_claims_retries_and_ticks_cost_what_
         await mill.turn(10)
         before = await mill.costs()
         begun = time.monotonic()
-        await mill.turn(scaled(30, 1_800))
+        await mill.turn(scaled(20, 1_800))
         after = await mill.costs()
         took = time.monotonic() - begun
         print(f"{mill.made} runs, {took:.1f} s, pages {[*before.values()]} → {[*after.values()]}")
@@ -174,7 +175,7 @@ async def test_behind_a_pooler_in_transaction_mode_everything_works_and_survives
                 cluster.receiver.answer(path, *chance.choices(answers, k=2_000))
             members = await cluster.start("api", "scheduler", "scheduler", "worker", "worker")
             async with customers(cluster, chance):
-                await Storm(members, chance).rage(scaled(4, 600))
+                await Storm(members, chance).rage(scaled(3, 600))
                 await asyncio.gather(*(member.ready(30) for member in members))
             await cluster.drain(40)
             assert await cluster.check() == [], f"seed {SEED}"
@@ -280,16 +281,17 @@ async def test_after_a_long_time_without_postgres_everything_goes_on_by_itself(
 
 async def through_an_outage(cluster: Cluster, members: list[Member], last_sec: float) -> None:
     """All are red and nothing is promised, until all have seen it and ``last_sec`` have passed."""
-    for member in members:
-        await eventually(member.is_red, 30)
     until = time.monotonic() + last_sec
+    await asyncio.gather(*(eventually(member.is_red, 30) for member in members), refused(cluster))
+    while time.monotonic() < until:
+        await refused(cluster)
+        await asyncio.sleep(1)
+
+
+async def refused(cluster: Cluster) -> None:
     async with cluster.client(retries=0, timeout_sec=20) as client:
-        while True:
-            with pytest.raises((NoondayApiError, NoondayConnectionError)):
-                await client.jobs.create(cluster.body("/lost"))
-            if time.monotonic() > until:
-                return
-            await asyncio.sleep(1)
+        with pytest.raises((NoondayApiError, NoondayConnectionError)):
+            await client.jobs.create(cluster.body("/lost"))
 
 
 async def well_again(cluster: Cluster, members: list[Member]) -> None:

@@ -143,7 +143,10 @@ async def scheduler(node: Node) -> None:
     """Timers become runs; retries, replays, expired leases and old partitions are looked after."""
     settings, store, metrics = node.settings, node.store, node.metrics
     part = Scheduler(store, node.id, node.name, metrics, node.wakeups)
-    await part.keep_shards()
+    try:
+        await part.keep_shards()
+    except StoreUnavailable as error:
+        log.warning("shards.put_off", error=str(error))  # its loop tries again
     node.stack.push_async_callback(_leave, part.leave)
     node.loop("shards", part.keep_shards, pause_sec=2.0, steady=True)
     tick = node.loop("scheduler", part.tick, sleep_for=part.sleep_for)

@@ -206,12 +206,6 @@ def retry_that_comes_too_early() -> None:
     _edit(runs, "RETRY_DUE", ("retry_at <= coalesce($2, now())", "coalesce($2, now()) IS NOT NULL"))
 
 
-def clock_of_the_worker() -> None:
-    from noonday.domain.model import Reading
-
-    _replace(Reading, "now", lambda _, wall, monotonic: wall)
-
-
 MATRIX = "tests/store/test_matrix.py"
 LEASES = "tests/races/test_leases.py"
 TICKS = "tests/races/test_ticks.py"
@@ -317,14 +311,12 @@ MISTAKES: dict[str, Mistake] = {
 }
 
 
-ONLY_IN_A_DRILL = {"a worker signs by its own clock": clock_of_the_worker}
 IN_A_DRILL: dict[str, tuple[list[str], set[str]]] = {
-    "a commit that failed is answered as if it had not": (["F5", "F9", "F13"], {"I1"}),
-    "a worker signs by its own clock": (["F11"], {"I13"}),
+    "the next occurrence is computed from the clock": (["F1"], {"I2", "I4", "I16"}),
 }
 """The faults of a drill under which a mistake shows, and the invariants that it then breaks."""
 
 
 def plant(name: str) -> None:
     """Plant the mistake of this name in the running process."""
-    (MISTAKES[name].plant if name in MISTAKES else ONLY_IN_A_DRILL[name])()
+    MISTAKES[name].plant()

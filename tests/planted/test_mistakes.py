@@ -35,7 +35,6 @@ def test_a_planted_mistake_is_found(postgres_url: str, name: str) -> None:
     assert " error" not in done.stdout.splitlines()[-1], done.stdout
 
 
-@pytest.mark.debian("faketime")
 @pytest.mark.parametrize("name", IN_A_DRILL)
 def test_a_planted_mistake_is_found_by_a_drill(tmp_path: Path, name: str) -> None:
     faults, broken = IN_A_DRILL[name]

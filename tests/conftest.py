@@ -26,6 +26,8 @@ pytest_plugins = ("tests.support.database", "tests.support.servers")
 URL = "NOONDAY_TEST_DATABASE_URL"
 # Folders whose tests do not ask for `postgres_url`.
 WITHOUT_SERVER = ("domain", "embedded", "executors", "receiver")
+# Folders some of whose tests start one of their own.
+OF_ITS_OWN = ("embedded", "crash", "planted")
 HERE = Path(__file__).parent
 started = ExitStack()
 
@@ -83,7 +85,7 @@ def _set(variable: str, value: str) -> None:
 
 def _needs_postgres(item: pytest.Item) -> bool:
     asks = "postgres_url" in getattr(item, "fixturenames", ())
-    return asks or item.path.is_relative_to(HERE / "embedded")
+    return asks or any(item.path.is_relative_to(HERE / folder) for folder in OF_ITS_OWN)
 
 
 def _needs_server(config: pytest.Config) -> bool:

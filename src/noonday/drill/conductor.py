@@ -44,6 +44,12 @@ SELECT (SELECT count(*) FROM timers WHERE due_at < now() - interval '2 s')
            OR (state = 'RETRYING' AND retry_at < now() - interval '2 s')
            OR (state = 'RUNNING' AND locked_until < now() - interval '2 s'))
 """
+# A scheduler is ready before the shards of one that was killed are free.
+UNWELL: Final = f"""
+SELECT ({OVERDUE}) + (
+    SELECT count(*) FROM shards WHERE leased_until < now() OR NOT coalesce(
+        owner_id IN (SELECT id FROM workers WHERE role = 'scheduler' AND pid = ANY($1::int[])), false))
+"""
 TO_CANCEL: Final = """
 SELECT id FROM jobs WHERE schedule_type <> 'once' AND state = 'ACTIVE'
 UNION SELECT job_id FROM runs WHERE state = 'RETRYING' AND retry_at > now() + $1::interval
@@ -123,7 +129,8 @@ async def _well_again(world: World) -> list[str]:
         ready = await asyncio.gather(*(member.is_ready() for member in world.members))
         unready = [m.name for m, well in zip(world.members, ready, strict=True) if not well]
         with suppress(StoreUnavailable):
-            if not unready and await world.value(OVERDUE) == 0:
+            pids = [member.pid for member in world.members]
+            if not unready and await world.value(UNWELL, pids) == 0:
                 break
         await asyncio.sleep(0.25)
     return unready

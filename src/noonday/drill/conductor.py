@@ -47,8 +47,8 @@ SELECT (SELECT count(*) FROM timers WHERE due_at < now() - interval '2 s')
 # A scheduler is ready before the shards of one that was killed are free.
 UNWELL: Final = f"""
 SELECT ({OVERDUE}) + (
-    SELECT count(*) FROM shards WHERE leased_until < now() OR NOT coalesce(
-        owner_id IN (SELECT id FROM workers WHERE role = 'scheduler' AND pid = ANY($1::int[])), false))
+    SELECT count(*) FROM shards WHERE coalesce(leased_until < now(), true)
+       OR owner_id NOT IN (SELECT id FROM workers WHERE pid = ANY($1::int[])))
 """
 TO_CANCEL: Final = """
 SELECT id FROM jobs WHERE schedule_type <> 'once' AND state = 'ACTIVE'

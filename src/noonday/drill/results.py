@@ -185,9 +185,16 @@ def _summary(times: Sequence[float]) -> str:
 def commit() -> str | None:
     """The commit of a working copy; None for an installed package."""
     here = Path(__file__).parent
-    argv = ["git", "-C", str(here), "log", "-1", "--format=%h", "--", "."]
+    # (An environment may lie in a working copy of something else.)
+    if not _said_by_git(here, "ls-files", "--", "."):
+        return None
+    return _said_by_git(here, "rev-parse", "--short", "HEAD")
+
+
+def _said_by_git(here: Path, *argv: str) -> str | None:
+    command = ["git", "-C", str(here), *argv]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=5)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from noonday.drill.checks.received import Received
+from noonday.drill.checks.received import Received, read
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ class RecordingReceiver:
                 await writer.wait_closed()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        request = await _read(reader)
+        request = await read(reader)
         self._record(request)
         answers = self._answers[request.path]
         answer = answers[0] if len(answers) == 1 else answers.popleft()
@@ -181,15 +180,3 @@ class RecordingReceiver:
                 os.fsync(file.fileno())
         self.requests.append(request)
         self._changed.set()
-
-
-async def _read(reader: asyncio.StreamReader) -> Received:
-    head = await reader.readuntil(b"\r\n\r\n")
-    start, *lines = head.decode("latin-1").split("\r\n")[:-2]
-    method, path, _ = start.split(" ")
-    pairs = tuple(
-        (name, value.strip()) for name, _, value in (line.partition(":") for line in lines)
-    )
-    length = next((int(value) for name, value in pairs if name.lower() == "content-length"), 0)
-    body = await reader.readexactly(length)
-    return Received(time.time(), method, path, pairs, body, head)

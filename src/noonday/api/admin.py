@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TypeVar, cast
+from typing import cast
 from uuid import UUID
 
 import msgspec
@@ -24,26 +24,16 @@ from noonday.api.documents import (
 )
 from noonday.api.ids import name_of
 from noonday.api.notes import note
-from noonday.api.pages import json, place
+from noonday.api.pages import json, place, there
 from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
-from noonday.api.reading import Fault, read
+from noonday.api.reading import Fault
 from noonday.api.schemas import ApiKeyBody, TenantBody, TenantChanges
 from noonday.domain.roles import role_named
 from noonday.store import Row, Tx, api_keys, audit, reports, shards, tenants, workers
 
-T = TypeVar("T")
-
 NO_STORE = {"Cache-Control": "no-store"}
 """Goes with what is shown once."""
-
-
-async def _body(request: Request, kind: type[T]) -> T:
-    document = await bodies.read(request, context_of(request).body_limit)
-    value = read(document, kind)
-    if isinstance(value, list):
-        raise problems.invalid(cast("list[Fault]", value))
-    return value
 
 
 # --- tenants ----------------------------------------------------------------------------------
@@ -67,7 +57,7 @@ async def tenant(request: Request) -> Response:
 
 async def create_tenant(request: Request) -> Response:
     """A new tenant; its signing secret is shown only now."""
-    wanted = await _body(request, TenantBody)
+    wanted = await bodies.parsed(request, TenantBody)
     context = context_of(request)
     async with context.store.transaction() as tx:
         made = await tenants.create(tx, context.secretbox, wanted.name, wanted.max_payload_bytes)
@@ -83,12 +73,12 @@ async def create_tenant(request: Request) -> Response:
         await note(tx, request, "tenant.create", ("tenant", wanted.name), after=after)
         row = await tenants.one(tx, wanted.name)
     headers = {"Location": f"/v1/tenants/{wanted.name}", **NO_STORE}
-    return json(_tenant(_there(row), made[1]), 201, headers)
+    return json(_tenant(there(row), made[1]), 201, headers)
 
 
 async def change_tenant(request: Request) -> Response:
     """Change a tenant's settings. What attempts already keep stays."""
-    wanted = await _body(request, TenantChanges)
+    wanted = await bodies.parsed(request, TenantChanges)
     async with context_of(request).store.transaction() as tx:
         found = await _named_tenant(tx, request)
         await tenants.change(
@@ -97,7 +87,7 @@ async def change_tenant(request: Request) -> Response:
             max_payload_bytes=wanted.max_payload_bytes,
             keep_responses=wanted.keep_responses,
         )
-        row = _there(await tenants.one(tx, found["name"]))
+        row = there(await tenants.one(tx, found["name"]))
         before, after = _settings(found), _settings(row)
         await note(tx, request, "tenant.change", ("tenant", found["name"]), before, after)
     return json(_tenant(row))
@@ -115,7 +105,7 @@ async def rotate_secret(request: Request) -> Response:
         secret = await tenants.rotate(tx, context.secretbox, found["id"])
         await note(tx, request, "tenant.rotate_signing_secret", ("tenant", found["name"]))
         row = await tenants.one(tx, found["name"])
-    return json(_tenant(_there(row), secret), headers=NO_STORE)
+    return json(_tenant(there(row), secret), headers=NO_STORE)
 
 
 async def _named_tenant(tx: Tx, request: Request) -> Row:
@@ -153,7 +143,7 @@ async def api_keys_page(request: Request) -> Response:
 
 async def create_api_key(request: Request) -> Response:
     """A new API key; it is shown only now."""
-    wanted = await _body(request, ApiKeyBody)
+    wanted = await bodies.parsed(request, ApiKeyBody)
     role = role_named(wanted.role)
     async with context_of(request).store.transaction() as tx:
         owner = await tenants.one(tx, wanted.tenant)
@@ -166,7 +156,7 @@ async def create_api_key(request: Request) -> Response:
         await note(tx, request, "api_key.create", ("api_key", key_id), after=after)
         row = await api_keys.one(tx, key_id)
     headers = {"Location": f"/v1/api-keys/{key_id}", **NO_STORE}
-    return json(_api_key(_there(row), token), 201, headers)
+    return json(_api_key(there(row), token), 201, headers)
 
 
 async def _require_future(tx: Tx, expires_at: datetime | None) -> None:
@@ -280,9 +270,3 @@ def _audit(row: Row) -> AuditDocument:
 
 def _raw(document: str | None) -> msgspec.Raw | None:
     return None if document is None else msgspec.Raw(document.encode())
-
-
-def _there(row: Row | None) -> Row:
-    if row is None:
-        raise LookupError("a row that was written is not there")
-    return row

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
 
-from noonday.api.problems import Problem, too_large, unsupported_media_type
+from noonday.api import reading
+from noonday.api.context import context_of
+from noonday.api.problems import Problem, invalid, too_large, unsupported_media_type
+from noonday.api.reading import Fault
+
+T = TypeVar("T")
 
 SLOWEST_SEC: Final = 30.0
 
@@ -28,6 +33,18 @@ async def read(request: Request, limit: int, *, optional: bool = False) -> bytes
     if not (optional and not body):
         _check_type(request)
     return body
+
+
+async def parsed(request: Request, kind: type[T], *, optional: bool = False) -> T:
+    """The body as a value; raises a problem with all that is wrong with it.
+
+    ``optional``: an empty one stands for all defaults.
+    """
+    document = await read(request, context_of(request).body_limit, optional=optional)
+    value = reading.read(document, kind) if document or not optional else kind()
+    if isinstance(value, list):
+        raise invalid(cast("list[Fault]", value))
+    return value
 
 
 async def _stream(request: Request, limit: int) -> bytes:

@@ -11,10 +11,9 @@ from noonday.api import bodies, problems
 from noonday.api.context import caller_of, context_of
 from noonday.api.ids import run_key_of
 from noonday.api.jobs import require_own
-from noonday.api.notes import note
+from noonday.api.notes import denied, note
 from noonday.api.pages import json
 from noonday.api.problems import Problem, not_found
-from noonday.api.reading import read
 from noonday.api.runs import run_document
 from noonday.api.schemas import CancelBody
 from noonday.domain.model import RunKey
@@ -28,12 +27,9 @@ _ACTION: Final = "run.cancel"
 async def run(request: Request) -> Response:
     """End a run, or ask its worker to cut it off; with ``dead_letter`` it is set aside as one."""
     key = run_key_of(request)
-    context, tenant_id = context_of(request), caller_of(request).tenant_id
-    body = await bodies.read(request, context.body_limit, optional=True)
-    wanted = read(body, CancelBody) if body else CancelBody()
-    if isinstance(wanted, list):
-        raise problems.invalid(wanted)
-    async with context.store.transaction() as tx:
+    tenant_id = caller_of(request).tenant_id
+    wanted = await bodies.parsed(request, CancelBody, optional=True)
+    async with context_of(request).store.transaction() as tx:
         found = await _end(tx, request, key, wanted)
         row = await reports.run(tx, key, tenant_id)
     if row is None:
@@ -52,7 +48,7 @@ async def _end(tx: Tx, request: Request, key: RunKey, wanted: CancelBody) -> boo
     caller, what = caller_of(request), ("run", key)
     job = await jobs.one(tx, key.job_id, caller.tenant_id)
     if job is None:
-        await note(tx, request, _ACTION, what, after={"denied": "not_found"})
+        await denied(tx, request, _ACTION, what)
         return False
     _require_right(request, job, wanted)
     which, reason = Which.run(key), wanted.reason or f"cancelled by {caller.key_id}"

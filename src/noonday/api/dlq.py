@@ -10,7 +10,7 @@ from starlette.responses import Response
 from noonday.api.context import caller_of, context_of
 from noonday.api.ids import run_key_of
 from noonday.api.letter_documents import groups_document, letter_document
-from noonday.api.notes import note
+from noonday.api.notes import denied, note
 from noonday.api.pages import json, place
 from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
@@ -19,6 +19,7 @@ from noonday.store import dead_letters, letters
 from noonday.store.letters import LetterFilter, LetterPosition
 
 STATES: Final = ("DEAD", "REPLAYED", "DISCARDED")
+_DISCARD: Final = "dead_letter.discard"
 GROUPINGS: Final = ("reason", "fingerprint", "reason,fingerprint")
 
 
@@ -82,9 +83,10 @@ async def discard(request: Request) -> Response:
         done = await dead_letters.discard(tx, key, caller.tenant_id, caller.key_id, reason)
         row = await letters.dead_letter(tx, key, caller.tenant_id)
         state = None if row is None else row["state"]
-        after = {"reason": reason} if done else {"denied": "not_found"} if row is None else None
-        if after is not None:
-            await note(tx, request, "dead_letter.discard", ("dead_letter", key), None, after)
+        if done:
+            await note(tx, request, _DISCARD, ("dead_letter", key), after={"reason": reason})
+        elif row is None:
+            await denied(tx, request, _DISCARD, ("dead_letter", key))
     if row is None:
         raise not_found("No dead letter")
     if state != "DISCARDED":

@@ -15,7 +15,7 @@ from noonday.api.context import Caller, caller_of, context_of
 from noonday.api.documents import JobDocument, JobStatus
 from noonday.api.ids import job_id_of
 from noonday.api.keys import Answer
-from noonday.api.notes import note
+from noonday.api.notes import denied, note
 from noonday.api.pages import place
 from noonday.api.parameters import RUNNING_WORDS
 from noonday.api.problems import Problem, not_found
@@ -121,7 +121,7 @@ async def _locked(tx: Tx, request: Request, action: str, job_id: UUID) -> Row | 
     """
     tenant_id = caller_of(request).tenant_id
     if await jobs.one(tx, job_id, tenant_id) is None:
-        await note(tx, request, action, ("job", job_id), after={"denied": "not_found"})
+        await denied(tx, request, action, ("job", job_id))
         return None
     await locks.own_shard(tx, shard_of(job_id))
     # Read again: what ticks have done up to the lock is seen only now.

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from noonday.api.documents import Stamp, maybe, stamp
+from noonday.api.documents import ResponseDocument, Stamp, maybe, stamp
 from noonday.domain import replay as gate
 from noonday.domain.replay import ReplayState, StopWhen, Terms
 from noonday.store import Row, runs
@@ -27,14 +27,6 @@ class LetterRequest(msgspec.Struct, frozen=True):
     url: str | None
     content_type: str | None
     attempts: int
-
-
-class LetterResponse(msgspec.Struct, frozen=True):
-    """What is kept of the last answer."""
-
-    headers: dict[str, str]
-    body: str
-    truncated: bool
 
 
 class PayloadReference(msgspec.Struct, frozen=True):
@@ -73,7 +65,7 @@ class DeadLetterDocument(msgspec.Struct, frozen=True):
     first_dead_at: Stamp
     dead_at: Stamp
     request: LetterRequest
-    response: LetterResponse | None
+    response: Annotated[ResponseDocument | None, _note("What is kept of the last answer.")]
     payload: PayloadReference
     replayed_at: Stamp | None
     replay_id: str | None
@@ -193,7 +185,7 @@ def letter_document(row: Row) -> DeadLetterDocument:
         first_dead_at=stamp(row["first_dead_at"]),
         dead_at=stamp(row["dead_at"]),
         request=LetterRequest(request.method, request.url, request.content_type, row["attempts"]),
-        response=None if response is None else msgspec.json.decode(response, type=LetterResponse),
+        response=None if response is None else msgspec.json.decode(response, type=ResponseDocument),
         payload=PayloadReference(str(row["job_id"]), row["payload_version"], request.payload_bytes),
         replayed_at=maybe(row["replayed_at"]),
         replay_id=None if replay_id is None else str(replay_id),

@@ -29,3 +29,8 @@ async def note(
         problems.request_id(request),
     )  # fmt: skip
     await audit.write(tx, [entry])
+
+
+async def denied(tx: Tx, request: Request, action: str, what: tuple[str, object]) -> None:
+    """One entry: the caller tried ``action`` on what is not there, or belongs to somebody else."""
+    await note(tx, request, action, what, after={"denied": "not_found"})

@@ -15,8 +15,8 @@ from noonday.api.context import caller_of, context_of
 from noonday.api.documents import OperationDocument, maybe, stamp
 from noonday.api.ids import job_id_of
 from noonday.api.keys import Answer
-from noonday.api.notes import note
-from noonday.api.pages import json, place
+from noonday.api.notes import denied, note
+from noonday.api.pages import NEWEST, json, place, there
 from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
 from noonday.api.reading import Fault, read
@@ -26,7 +26,6 @@ from noonday.store.jobs import Filter
 from noonday.store.operations import BulkCancel
 
 CANCEL_JOBS: Final = "POST /v1/jobs:cancel"
-_NEWEST: Final = UUID(int=2**128 - 1)
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -62,13 +61,13 @@ async def _begin(tx: Tx, request: Request, wanted: BulkCancelBody) -> Answer:
     await operations.create(tx, made, caller.tenant_id, "cancel_jobs", text, caller.key_id)
     await note(tx, request, "operation.create", ("operation", made), after=wanted)
     row = await operations.one(tx, made, caller.tenant_id)
-    return Answer(202, f"/v1/operations/{made}", _encode(_document(_there(row))))
+    return Answer(202, f"/v1/operations/{made}", _encode(_document(there(row))))
 
 
 async def page(request: Request) -> Response:
     """The tenant's operations, newest first."""
     where = place(request, Query(request))
-    (before,) = where.after(tuple[UUID]) or (_NEWEST,)
+    (before,) = where.after(tuple[UUID]) or (NEWEST,)
     async with context_of(request).store.transaction() as tx:
         rows = await operations.page(tx, caller_of(request).tenant_id, before, where.limit + 1)
     return where.answer_rows(rows, _document, lambda row: (row["id"],))
@@ -93,8 +92,7 @@ async def abort(request: Request) -> Response:
             if await operations.end(tx, operation_id, "ABORTED"):
                 await note(tx, request, "operation.abort", ("operation", operation_id))
         else:
-            denied = {"denied": "not_found"}
-            await note(tx, request, "operation.abort", ("operation", operation_id), after=denied)
+            await denied(tx, request, "operation.abort", ("operation", operation_id))
         row = await operations.one(tx, operation_id, tenant_id)
     if row is None:
         raise not_found("No operation")
@@ -116,9 +114,3 @@ def _document(row: Row) -> OperationDocument:
         ended_at=maybe(row["ended_at"]),
         error=row["error"],
     )
-
-
-def _there(row: Row | None) -> Row:
-    if row is None:
-        raise LookupError("what was made is not there")
-    return row

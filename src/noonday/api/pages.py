@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
 
 import msgspec
 from starlette.requests import Request
@@ -18,6 +19,10 @@ from noonday.store import Row
 Position = TypeVar("Position")
 
 _encode: Final = msgspec.json.Encoder().encode
+
+
+NEWEST: Final = UUID(int=2**128 - 1)
+"""Later than any id that is ordered by time: where a list begins that is read backwards."""
 
 
 class Place(NamedTuple):
@@ -68,3 +73,10 @@ def place(request: Request, query: Query, *of: Any) -> Place:
 def json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """An answer that has a body."""
     return Response(_encode(body), status, headers, "application/json")
+
+
+def there(row: Row | None) -> Row:
+    """A row that this transaction has written."""
+    if row is None:
+        raise LookupError("a row that was written is not there")
+    return row

@@ -15,18 +15,16 @@ from noonday.api.context import caller_of, context_of
 from noonday.api.ids import job_id_of
 from noonday.api.keys import Answer
 from noonday.api.letter_documents import ReplayDocument, count_document, replay_document
-from noonday.api.notes import note
-from noonday.api.pages import json, place
+from noonday.api.notes import denied, note
+from noonday.api.pages import NEWEST, json, place
 from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
-from noonday.api.reading import read
 from noonday.api.replay_bodies import ReplayBody, WhyBody, read_replay, terms_of
 from noonday.domain.replay import ReplayState
 from noonday.store import Tx, replays
 from noonday.store.replays import Replay
 
 CREATE: Final = "POST /v1/dlq/replays"
-NEWEST: Final = UUID(int=2**128 - 1)
 RUNNING, PAUSED, STOPPED, ABORTED, DONE = ReplayState
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -112,13 +110,12 @@ async def _turn(
     request: Request, action: str, to: ReplayState, sources: Collection[ReplayState]
 ) -> Response:
     replay_id = job_id_of(request, "No replay")
-    why = await _why(request)
+    why = (await bodies.parsed(request, WhyBody, optional=True)).reason
     tenant_id = caller_of(request).tenant_id
     async with context_of(request).store.transaction() as tx:
         replay = await replays.locked(tx, replay_id, tenant_id)
         if replay is None:
-            denied = {"denied": "not_found"}
-            await note(tx, request, action, ("replay", replay_id), after=denied)
+            await denied(tx, request, action, ("replay", replay_id))
         elif replay.state in sources:
             before = {"state": replay.state, "state_reason": replay.state_reason}
             await _change(tx, replay, to, why)
@@ -142,11 +139,3 @@ async def _change(tx: Tx, replay: Replay, to: ReplayState, why: str) -> None:
         replay.next_at = max(replay.next_at, now)
     replay.turn(to, why or None, now)
     await replays.save(tx, replay)
-
-
-async def _why(request: Request) -> str:
-    body = await bodies.read(request, context_of(request).body_limit, optional=True)
-    wanted = read(body, WhyBody) if body else WhyBody()
-    if isinstance(wanted, list):
-        raise problems.invalid(wanted)
-    return wanted.reason

@@ -11,11 +11,10 @@ import json
 import os
 import random
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final
 
-from noonday.drill.checks.received import Received
+from noonday.drill.checks.received import Received, read
 from noonday.drill.moods import MOODS, WELL
 
 REQUESTS: Final = "requests.jsonl"
@@ -82,19 +81,6 @@ class Receiver:
         released = self._released
         say(held=request.run_id, attempt=request.attempt)
         await released.wait()
-
-
-async def read(reader: asyncio.StreamReader) -> Received:
-    """A request, read by itself, so that the very bytes are on record."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    start, *lines = head.decode("latin-1").split("\r\n")[:-2]
-    method, path, _ = start.split(" ")
-    pairs = tuple(
-        (name, value.strip()) for name, _, value in (line.partition(":") for line in lines)
-    )
-    length = next((int(value) for name, value in pairs if name.lower() == "content-length"), 0)
-    body = await reader.readexactly(length)
-    return Received(time.time(), method, path, pairs, body, head)
 
 
 def say(**what: object) -> None:

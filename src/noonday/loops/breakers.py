@@ -15,15 +15,18 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from noonday.domain import lifecycle
 from noonday.domain.breaker import HOLD, Target, Trip, Windows, is_healthy, reason_of
 from noonday.domain.errors import CommitUnknown, StoreUnavailable
 from noonday.domain.model import Outcome, OutcomeKind
 from noonday.loops.flight import Flight
-from noonday.store import Row, Store, Tx, holds, targets
+from noonday.store import Row, Store, Tx, settlements, targets
 from noonday.store.runs import Held
+from noonday.store.settlements import Settlement
 from noonday.telemetry import Metrics
 
 MOST_PENDING: Final = 10_000
+_NOTHING: Final = Outcome(OutcomeKind.NOT_SENT)
 
 log = structlog.get_logger()
 
@@ -77,7 +80,9 @@ class Breakers:
         stopped = [(flight.held, key) for flight in met if (key := _stopped_by(flight, found))]
         if not stopped:
             return set()
-        held = await holds.hold(tx, [(lease, HOLD, key) for lease, key in stopped])
+        held = await settlements.apply(
+            tx, [Settlement(lease, lifecycle.hold(HOLD, key), _NOTHING) for lease, key in stopped]
+        )
         self._metrics.held(HOLD, len(held))
         return held
 

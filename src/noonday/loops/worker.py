@@ -100,7 +100,6 @@ class Worker:
         self._keys = keys
         self._metrics = metrics
         self._flights: dict[Held, Flight] = {}
-        self._stopping = False
         self.pools = {lane: Pool(lane, count) for lane, count in slots.items() if count}
         self.breakers = Breakers(store, metrics, pauses)
         self.settling = Settling(store, metrics, self._flights)
@@ -120,7 +119,7 @@ class Worker:
 
     async def _fill(self, pool: Pool) -> int:
         # (Mute: a lease that cannot be extended would end as one more attempt.)
-        if self._stopping or self.beats.mute or self.settling.is_full:
+        if self.beats.stopping or self.beats.mute or self.settling.is_full:
             return 0
         if pool.in_doubt:
             await self._let_go_of_unknown(pool)
@@ -135,7 +134,7 @@ class Worker:
             taken = [_taken(row, asked) for row in claimed.rows]
             held = await self.breakers.hold(tx, [each.flight for each in taken])
             clock = await tx.clock()
-        if self._stopping:
+        if self.beats.stopping:
             return 0  # nobody would wait for these any more: `leave` hands them back
         # Not before the commit: by its time we look for what an unknown claim took.
         pool.claimed(clock, drained=claimed.drained)
@@ -256,7 +255,7 @@ class Worker:
 
         Outcomes go on being settled meanwhile; :meth:`leave` comes after.
         """
-        self._stopping = self.beats.stopping = True
+        self.beats.stopping = True
         await self._wait(grace_sec)
         for flight in self._flights.values():
             if not flight.landed:

@@ -15,9 +15,9 @@ import msgspec
 
 from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
-from noonday.domain.model import EPOCH, JobSpec, Kind, RunKey
+from noonday.domain.model import JobSpec, Kind, RunKey
 from noonday.store import Row, Tx, columns, jobs, occurrences, timers
-from noonday.store.runs import FIND, KEY_INPUT, SAME_RUN, Held, held_key, insert_letter
+from noonday.store.runs import FIND, KEY_INPUT, SAME_RUN, Held, bounds, held_key, insert_letter
 
 MOST_CLOSED: Final = 10_000
 _OF_JOB: Final = (
@@ -193,6 +193,7 @@ SELECT count(*) FROM ended
 async def end(tx: Tx, leases: Sequence[Held]) -> int:
     """READY and RETRYING → CANCELLED (or FAILED) for those for which that was noted while they
     ran; how many."""
-    moments = [held.occurrence_at for held in leases] or [EPOCH]
-    count: int = await tx.value(END, *columns(leases, 4), tx.now, min(moments), max(moments))
+    if not leases:
+        return 0
+    count: int = await tx.value(END, *columns(leases, 4), tx.now, *bounds(leases))
     return count

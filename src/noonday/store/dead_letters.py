@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from noonday.domain.model import RunKey
 from noonday.store import Tx, columns
-from noonday.store.runs import SAME_RUN, key_of
+from noonday.store.runs import SAME_RUN, bounds, key_of
 
 # Of a job that does not overlap itself one run at a time: none beside an unfinished one, and the
 # oldest of those that are asked for. The row of the ledger decides; where it is gone, nothing is
@@ -65,10 +65,8 @@ async def replay(
     """
     if not letters:
         return set()
-    moments = [letter.occurrence_at for letter in letters]
-    batch = [(letter.job_id, letter.occurrence_at, letter.kind) for letter in letters]
     rows = await tx.rows(
-        REPLAY, *columns(batch, 3), tenant_id, again, replay_id, tx.now, min(moments), max(moments)
+        REPLAY, *_keys(letters), tenant_id, again, replay_id, tx.now, *bounds(letters)
     )
     return {key_of(row) for row in rows}
 
@@ -99,10 +97,12 @@ async def why_not(
     ``replayed_before``, ``job_cancelled``, ``ledger_gone``; None for what may do better later."""
     if not letters:
         return {}
-    moments = [letter.occurrence_at for letter in letters]
-    batch = [(letter.job_id, letter.occurrence_at, letter.kind) for letter in letters]
-    rows = await tx.rows(WHY, *columns(batch, 3), tenant_id, again, min(moments), max(moments))
+    rows = await tx.rows(WHY, *_keys(letters), tenant_id, again, *bounds(letters))
     return {row["why"]: row["count"] for row in rows}
+
+
+def _keys(letters: Sequence[RunKey]) -> list[list[Any]]:
+    return columns([(key.job_id, key.occurrence_at, key.kind) for key in letters], 3)
 
 
 DISCARD: Final = """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from noonday.domain.lifecycle import Lease
@@ -47,6 +47,18 @@ class Ended(NamedTuple):
     unknown: bool
     response: str | None
     duplicate_cause: str | None
+
+
+class _Dated(Protocol):
+    @property
+    def occurrence_at(self) -> datetime: ...
+
+
+def bounds(runs: Sequence[_Dated]) -> tuple[datetime, datetime]:
+    """The first and the last nominal time of some runs: as values in a statement, they keep it to
+    their partitions of the ledger."""
+    moments = [run.occurrence_at for run in runs]
+    return min(moments), max(moments)
 
 
 def key_of(row: Row) -> RunKey:
@@ -278,7 +290,7 @@ SELECT job_id, occurrence_at, kind, lease_version FROM ended
 
 async def complete(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
     """RUNNING → COMPLETE: the run goes, the ledger and the history get their last word."""
-    rows = await tx.rows(COMPLETE, *columns(ended, 10), tx.now, *_bounds(ended))
+    rows = await tx.rows(COMPLETE, *columns(ended, 10), tx.now, *bounds(ended))
     return {held_key(row) for row in rows}
 
 
@@ -365,8 +377,8 @@ SELECT job_id, occurrence_at, kind, lease_version FROM ended
 async def dead_letter(tx: Tx, ended: Sequence[tuple[Ended, str, str]]) -> set[Held]:
     """RUNNING → FAILED, with a dead letter that says why: a reason code and a fingerprint."""
     batch = [(*attempt, reason, fingerprint) for attempt, reason, fingerprint in ended]
-    bounds = _bounds([attempt for attempt, *_ in ended])
-    rows = await tx.rows(DEAD_LETTER, *columns(batch, 12), tx.now, *bounds)
+    attempts = [attempt for attempt, *_ in ended]
+    rows = await tx.rows(DEAD_LETTER, *columns(batch, 12), tx.now, *bounds(attempts))
     return {held_key(row) for row in rows}
 
 
@@ -433,7 +445,7 @@ SELECT job_id, occurrence_at, kind, lease_version FROM ended
 
 async def stop(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
     """RUNNING → CANCELLED: its worker has cut the attempt off, as it was asked to."""
-    rows = await tx.rows(STOP, *columns(ended, 10), tx.now, *_bounds(ended))
+    rows = await tx.rows(STOP, *columns(ended, 10), tx.now, *bounds(ended))
     return {held_key(row) for row in rows}
 
 
@@ -535,8 +547,3 @@ async def held_since(
     answer to a claim was lost."""
     rows = await tx.rows(HELD_SINCE, lane, *columns(floors, 2), worker_id, since)
     return {held_key(row) for row in rows}
-
-
-def _bounds(ended: Sequence[Ended]) -> tuple[Any, Any]:
-    moments = [attempt.occurrence_at for attempt in ended]
-    return min(moments), max(moments)

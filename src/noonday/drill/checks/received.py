@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -63,3 +65,16 @@ class Received:
 def read_log(log: Path) -> list[Received]:
     """What a receiver has written to its file, also one that has been killed since."""
     return [Received.of(line) for line in log.read_bytes().splitlines()]
+
+
+async def read(reader: asyncio.StreamReader) -> Received:
+    """A request, read by itself, so that the very bytes are on record."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    start, *lines = head.decode("latin-1").split("\r\n")[:-2]
+    method, path, _ = start.split(" ")
+    pairs = tuple(
+        (name, value.strip()) for name, _, value in (line.partition(":") for line in lines)
+    )
+    length = next((int(value) for name, value in pairs if name.lower() == "content-length"), 0)
+    body = await reader.readexactly(length)
+    return Received(time.time(), method, path, pairs, body, head)

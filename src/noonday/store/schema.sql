@@ -156,6 +156,7 @@ CREATE TABLE jobs (
     payload_bytes    integer NOT NULL,
     content_type     text NOT NULL,
     traceparent      text,
+    concurrency_key  text,
     CONSTRAINT jobs_pkey PRIMARY KEY (id),
     CONSTRAINT jobs_payload CHECK (((payload IS NULL) <> (payload_ref IS NULL))),
     CONSTRAINT jobs_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
@@ -164,12 +165,50 @@ CREATE TABLE jobs (
 );
 CREATE INDEX jobs_tenant ON jobs USING btree (tenant_id, id);
 
+CREATE TABLE lanes (
+    name          text NOT NULL,
+    weight        double precision NOT NULL DEFAULT 1,
+    max_running   integer,
+    ageing_sec    double precision NOT NULL DEFAULT 6,
+    objective_sec double precision,
+    sheddable     boolean NOT NULL DEFAULT false,
+    paused_at     timestamp with time zone,
+    paused_by     text,
+    pause_reason  text,
+    shed_at       timestamp with time zone,
+    shed_reason   text,
+    version       integer NOT NULL DEFAULT 1,
+    created_at    timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT lanes_pkey PRIMARY KEY (name),
+    CONSTRAINT lanes_ageing_sec_check CHECK ((ageing_sec > (0)::double precision)),
+    CONSTRAINT lanes_max_running_check CHECK ((max_running >= 0)),
+    CONSTRAINT lanes_objective_sec_check CHECK ((objective_sec > (0)::double precision)),
+    CONSTRAINT lanes_paused CHECK (((paused_at IS NULL) = (pause_reason IS NULL))),
+    CONSTRAINT lanes_shed CHECK (((shed_at IS NULL) = (shed_reason IS NULL))),
+    CONSTRAINT lanes_weight_check CHECK ((weight > (0)::double precision))
+) WITH (fillfactor=50);
+
 CREATE TABLE ledger_start (
     only_row  boolean NOT NULL DEFAULT true,
     starts_at timestamp with time zone NOT NULL,
     CONSTRAINT ledger_start_pkey PRIMARY KEY (only_row),
     CONSTRAINT ledger_start_only_row_check CHECK (only_row)
 );
+
+CREATE TABLE limits (
+    key          text NOT NULL,
+    tenant_id    integer NOT NULL,
+    kind         text NOT NULL,
+    name         text NOT NULL,
+    max_running  integer,
+    rate_per_sec double precision,
+    changed_at   timestamp with time zone NOT NULL,
+    CONSTRAINT limits_pkey PRIMARY KEY (key),
+    CONSTRAINT limits_check CHECK (((rate_per_sec > (0)::double precision) AND (kind = 'host'::text))),
+    CONSTRAINT limits_kind_check CHECK ((kind = ANY (ARRAY['host'::text, 'key'::text]))),
+    CONSTRAINT limits_max_running_check CHECK ((max_running >= 0))
+);
+CREATE INDEX limits_tenant ON limits USING btree (tenant_id, kind, name);
 
 CREATE TABLE occurrences (
     job_id          uuid NOT NULL,
@@ -220,6 +259,15 @@ CREATE TABLE payload_versions (
     content_type  text NOT NULL,
     CONSTRAINT payload_versions_pkey PRIMARY KEY (job_id, version)
 );
+
+CREATE TABLE rates (
+    key       text NOT NULL,
+    next_at   timestamp with time zone NOT NULL,
+    slowed    double precision NOT NULL DEFAULT 1,
+    slowed_at timestamp with time zone,
+    CONSTRAINT rates_pkey PRIMARY KEY (key),
+    CONSTRAINT rates_slowed_check CHECK (((slowed > (0)::double precision) AND (slowed <= (1)::double precision)))
+) WITH (fillfactor=50);
 
 CREATE TABLE replays (
     id               uuid NOT NULL,
@@ -279,6 +327,10 @@ CREATE TABLE runs (
     cancel_requested_at timestamp with time zone,
     cancel_told_at      timestamp with time zone,
     cancel_kills        boolean NOT NULL DEFAULT false,
+    tenant_cap          text,
+    host_cap            text,
+    key_cap             text,
+    key_slot            boolean NOT NULL DEFAULT false,
     CONSTRAINT runs_pkey PRIMARY KEY (job_id, occurrence_at, kind),
     CONSTRAINT runs_claimable CHECK ((claimable = ((state = 'RUNNING'::text) OR ((state = 'READY'::text) AND (hold IS NULL))))),
     CONSTRAINT runs_hold CHECK (((hold IS NULL) OR ((state = 'READY'::text) AND (hold_key IS NOT NULL)))),
@@ -290,7 +342,10 @@ CREATE TABLE runs (
 CREATE INDEX runs_cancel ON runs USING btree (cancel_requested_at) WHERE (cancel_requested_at IS NOT NULL);
 CREATE INDEX runs_claim ON runs USING btree (lane, priority, rank) WHERE claimable;
 CREATE INDEX runs_hold_key ON runs USING btree (hold_key, priority, ready_at) WHERE (hold_key IS NOT NULL);
+CREATE INDEX runs_host_cap ON runs USING btree (host_cap) WHERE ((host_cap IS NOT NULL) AND claimable);
+CREATE INDEX runs_key_cap ON runs USING btree (key_cap) WHERE key_slot;
 CREATE INDEX runs_retry_due ON runs USING btree (retry_at) WHERE (retry_at IS NOT NULL);
+CREATE INDEX runs_tenant_cap ON runs USING btree (tenant_cap) WHERE ((tenant_cap IS NOT NULL) AND claimable);
 
 CREATE TABLE schema_migrations (
     number     integer NOT NULL,
@@ -339,8 +394,14 @@ CREATE TABLE tenants (
     max_payload_bytes  integer NOT NULL DEFAULT 1048576,
     created_at         timestamp with time zone NOT NULL,
     keep_responses     boolean NOT NULL DEFAULT true,
+    weight             double precision NOT NULL DEFAULT 1,
+    max_running        integer,
+    deliveries_per_sec double precision,
     CONSTRAINT tenants_pkey PRIMARY KEY (id),
-    CONSTRAINT tenants_name_key UNIQUE (name)
+    CONSTRAINT tenants_name_key UNIQUE (name),
+    CONSTRAINT tenants_deliveries_per_sec_check CHECK ((deliveries_per_sec > (0)::double precision)),
+    CONSTRAINT tenants_max_running_check CHECK ((max_running >= 0)),
+    CONSTRAINT tenants_weight_check CHECK ((weight > (0)::double precision))
 );
 
 CREATE TABLE timers (

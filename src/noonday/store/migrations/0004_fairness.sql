@@ -1,0 +1,60 @@
+-- Fairness: lanes with settings, weights and caps, rates, and runs that wait for a slot of a cap.
+
+-- A stream of runs with its own limits. Priorities of a lane lie `ageing_sec` apart.
+CREATE TABLE lanes (
+    name          text PRIMARY KEY,
+    weight        double precision NOT NULL DEFAULT 1 CHECK (weight > 0),  -- among lanes that share slots
+    max_running   integer CHECK (max_running >= 0),       -- null: no cap
+    ageing_sec    double precision NOT NULL DEFAULT 6 CHECK (ageing_sec > 0),
+    objective_sec double precision CHECK (objective_sec > 0),  -- null: as the settings say
+    sheddable     boolean NOT NULL DEFAULT false,         -- waits while others miss their objective
+    paused_at     timestamptz,
+    paused_by     text,
+    pause_reason  text,
+    shed_at       timestamptz,
+    shed_reason   text,
+    version       integer NOT NULL DEFAULT 1,
+    created_at    timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT lanes_paused CHECK ((paused_at IS NULL) = (pause_reason IS NULL)),
+    CONSTRAINT lanes_shed CHECK ((shed_at IS NULL) = (shed_reason IS NULL))
+) WITH (fillfactor = 50);
+INSERT INTO lanes (name, weight, sheddable)
+VALUES ('critical', 8, false), ('default', 4, false), ('batch', 1, true), ('long', 1, false);
+
+ALTER TABLE tenants
+    ADD COLUMN weight             double precision NOT NULL DEFAULT 1 CHECK (weight > 0),
+    ADD COLUMN max_running        integer CHECK (max_running >= 0),         -- null: no cap
+    ADD COLUMN deliveries_per_sec double precision CHECK (deliveries_per_sec > 0);
+
+-- What a tenant's target host or concurrency key is limited to. (A key without a row: one at a time.)
+CREATE TABLE limits (
+    key         text PRIMARY KEY,                         -- `host:<tenant>:<host>`, `key:<tenant>:<key>`
+    tenant_id   integer NOT NULL,
+    kind        text NOT NULL CHECK (kind IN ('host', 'key')),
+    name        text NOT NULL,                            -- the host, or the concurrency key
+    max_running integer CHECK (max_running >= 0),         -- null: no cap
+    rate_per_sec double precision CHECK (rate_per_sec > 0 AND kind = 'host'),  -- null: no limit
+    changed_at  timestamptz NOT NULL
+);
+CREATE INDEX limits_tenant ON limits (tenant_id, kind, name);
+
+-- Rates are kept by the generic cell rate algorithm: one instant each, moved on by what is used.
+CREATE TABLE rates (
+    key       text PRIMARY KEY,                           -- `host:…` as in limits, `tenant:<id>`, …
+    next_at   timestamptz NOT NULL,                       -- when the next one conforms
+    slowed    double precision NOT NULL DEFAULT 1 CHECK (slowed > 0 AND slowed <= 1),
+    slowed_at timestamptz                                 -- when `slowed` was changed last
+) WITH (fillfactor = 50);
+
+ALTER TABLE jobs ADD COLUMN concurrency_key text;
+
+-- What a run counts against, null where nothing limits it. A slot of a tenant or host is used by what
+-- is claimable, one of a concurrency key from admission to the end of the run, whatever it waits for.
+ALTER TABLE runs
+    ADD COLUMN tenant_cap text,                           -- `tenant:<id>`
+    ADD COLUMN host_cap   text,                           -- `host:<tenant>:<host>`
+    ADD COLUMN key_cap    text,                           -- `key:<tenant>:<key>`
+    ADD COLUMN key_slot   boolean NOT NULL DEFAULT false;
+CREATE INDEX runs_tenant_cap ON runs (tenant_cap) WHERE tenant_cap IS NOT NULL AND claimable;
+CREATE INDEX runs_host_cap ON runs (host_cap) WHERE host_cap IS NOT NULL AND claimable;
+CREATE INDEX runs_key_cap ON runs (key_cap) WHERE key_slot;

@@ -204,7 +204,7 @@ CREATE TABLE limits (
     rate_per_sec double precision,
     changed_at   timestamp with time zone NOT NULL,
     CONSTRAINT limits_pkey PRIMARY KEY (key),
-    CONSTRAINT limits_check CHECK (((rate_per_sec > (0)::double precision) AND (kind = 'host'::text))),
+    CONSTRAINT limits_check CHECK (((rate_per_sec IS NULL) OR ((rate_per_sec > (0)::double precision) AND (kind = 'host'::text)))),
     CONSTRAINT limits_kind_check CHECK ((kind = ANY (ARRAY['host'::text, 'key'::text]))),
     CONSTRAINT limits_max_running_check CHECK ((max_running >= 0))
 );

@@ -33,7 +33,8 @@ CREATE TABLE limits (
     kind        text NOT NULL CHECK (kind IN ('host', 'key')),
     name        text NOT NULL,                            -- the host, or the concurrency key
     max_running integer CHECK (max_running >= 0),         -- null: no cap
-    rate_per_sec double precision CHECK (rate_per_sec > 0 AND kind = 'host'),  -- null: no limit
+    rate_per_sec double precision                         -- null: no limit
+                CHECK (rate_per_sec IS NULL OR (rate_per_sec > 0 AND kind = 'host')),
     changed_at  timestamptz NOT NULL
 );
 CREATE INDEX limits_tenant ON limits (tenant_id, kind, name);

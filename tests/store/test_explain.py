@@ -232,7 +232,9 @@ async def check_hold(made: Explained) -> None:
     plan = await made.plan(holds.HOLD, lambda tx: holds.hold(tx, leases))
     assert (plan.indexes, plan.tables, plan.scans) == ({"runs_pkey"}, {"runs"}, set())
     plan = await made.plan(holds.ADMIT, lambda tx: holds.admit(tx, "target:1:x", 10))
-    assert (plan.indexes, plan.scans) == ({"runs_hold_key"}, set())
+    assert (plan.indexes, plan.scans) == (set(), set()), "by its place"
+    plan = await made.plan(holds.CANDIDATES, lambda tx: holds.admit(tx, "target:1:x", 10))
+    assert (plan.indexes, plan.scans) == ({"runs_hold_key", "jobs_pkey"}, set())
     plan = await made.plan(holds.KEYS, holds.keys)
     assert (plan.indexes, plan.scans) == ({"runs_hold_key"}, set())
 
@@ -284,8 +286,13 @@ async def check_dead_letter(made: Explained) -> None:
 
 
 async def check_due_retries(made: Explained) -> None:
-    plan = await made.plan(runs.RETRY_DUE, lambda tx: runs.retry_due(tx, 1_000))
-    assert (plan.indexes, plan.scans) == ({"runs_retry_due"}, set())
+    async with made.store.transaction() as tx:
+        explaining = ExplainingTx(tx, NOW + 60 * SECOND)
+        assert await runs.retry_due(explaining, 50)
+    plan = explaining.plans[runs.RETRIES_DUE]
+    assert (plan.indexes, plan.scans) == ({"runs_retry_due", "jobs_pkey"}, set())
+    plan = explaining.plans[runs.RETRY_DUE]
+    assert (plan.indexes, plan.scans) == (set(), set()), "by their places"
     plan = await made.plan(runs.NEXT_RETRY, runs.next_retry)
     assert (plan.indexes, plan.scans) == ({"runs_retry_due"}, set())
 

@@ -154,7 +154,7 @@ async def _commit(context: AppContext, orders: Sequence[Order], *, whole: bool =
     created = None
     try:
         async with context.store.transaction() as tx:
-            created = await creation.create(tx, orders, context.secretbox)
+            created = await creation.create(tx, orders, context.secretbox, context.ranks)
             if whole:
                 _require_all(created)
     except CommitUnknown:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, cast
 
 from starlette.requests import Request
 
+from noonday.domain.ranking import Ranks, by_time
 from noonday.domain.roles import Role
 from noonday.store import Store
 from noonday.store.blobs import BlobStore
@@ -27,6 +28,8 @@ class AppContext:
     secretbox: SecretBox
     wakeups: Wakeups
     metrics: Metrics
+    ranks: Ranks = by_time
+    """Where what becomes due at once queues."""
     allow_private_targets: bool = False
     allowed_ports: tuple[int, ...] = (80, 443)
     """The ports that webhooks may call; none allows all."""

@@ -24,6 +24,7 @@ from noonday.api.wire import OnceBody
 from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import EPOCH, MICROSECOND, JobSpec, Kind, Schedule, shard_of
+from noonday.domain.ranking import Ranks, Work, by_time
 from noonday.store import Tx, audit, idempotency, jobs, locks, occurrences, timers
 from noonday.store.idempotency import Grip, KeyId, Stored, Use
 from noonday.store.jobs import NewJob
@@ -70,7 +71,9 @@ class _Rows(NamedTuple):
     answer: Answer
 
 
-async def create(tx: Tx, orders: Sequence[Order], box: SecretBox) -> Created:
+async def create(
+    tx: Tx, orders: Sequence[Order], box: SecretBox, ranks: Ranks = by_time
+) -> Created:
     """Create what has not been created before. A job at fault gets a problem as its result."""
     now, ledger_start = await occurrences.clock(tx)
     results, followers = await _known(tx, orders)
@@ -82,7 +85,7 @@ async def create(tx: Tx, orders: Sequence[Order], box: SecretBox) -> Created:
             results[n] = rows[n].answer
         except Problem as problem:
             results[n] = problem
-    await _insert(tx, orders, rows, now)
+    await _insert(tx, orders, rows, now, ranks)
     for n, leader in followers.items():
         results[n] = _after(results[leader], same=orders[n].use == orders[leader].use)
     due_soon = now + SOON
@@ -237,7 +240,9 @@ def _audit(order: Order, job: NewJob) -> audit.Entry:
     )  # fmt: skip
 
 
-async def _insert(tx: Tx, orders: Sequence[Order], rows: dict[int, _Rows], now: datetime) -> None:
+async def _insert(
+    tx: Tx, orders: Sequence[Order], rows: dict[int, _Rows], now: datetime, ranks: Ranks
+) -> None:
     if not rows:
         return
     made = list(rows.values())
@@ -245,7 +250,7 @@ async def _insert(tx: Tx, orders: Sequence[Order], rows: dict[int, _Rows], now: 
     await locks.try_keys(tx, [_lock_of([row.job.id for row in made])])
     await jobs.insert(tx, [row.job for row in made])
     await timers.arm(tx, [row.timer for row in made if row.timer], now)
-    await occurrences.open_now(tx, [row.opening for row in made if row.opening], now)
+    await occurrences.open_now(tx, _openings(made, now, ranks), now)
     await audit.write(tx, [row.audit for row in made])
     stored = [
         Stored(use.id, use.fingerprint, row.answer.status, row.answer.location, row.answer.body)
@@ -253,6 +258,14 @@ async def _insert(tx: Tx, orders: Sequence[Order], rows: dict[int, _Rows], now: 
         if (use := orders[n].use) is not None
     ]
     await idempotency.store(tx, stored, now)
+
+
+def _openings(made: Sequence[_Rows], now: datetime, ranks: Ranks) -> list[Opening]:
+    """What starts at once, each with its place in the queue."""
+    due = [(row.opening, row.job) for row in made if row.opening]
+    works = [Work(job.tenant_id, job.lane, job.priority, job.target_host) for _, job in due]
+    given = ranks(works, now)
+    return [opening._replace(rank=rank) for (opening, _), rank in zip(due, given, strict=True)]
 
 
 def _lock_of(ids: Sequence[UUID]) -> int:

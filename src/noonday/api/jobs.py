@@ -25,6 +25,7 @@ from noonday.api.runs import run_document
 from noonday.api.schemas import TriggerBody
 from noonday.api.showing import shown
 from noonday.domain.model import MICROSECOND, JobSpec, Kind, Once, RunKey, shard_of
+from noonday.domain.ranking import Ranks
 from noonday.domain.roles import Role
 from noonday.store import Row, Tx, cancels, jobs, locks, occurrences, reports, runs
 from noonday.store.jobs import Filter
@@ -171,7 +172,7 @@ async def _trigger(tx: Tx, request: Request, job_id: UUID, reason: str) -> Answe
     if job["state"] == "CANCELLED":
         raise Problem(409, "job_cancelled", "The job is cancelled; nothing of it runs any more.")
     await _require_room(tx, job)
-    key = await _open(tx, job)
+    key = await _open(tx, job, context_of(request).ranks)
     done = {"run": str(key), "reason": reason}
     await note(tx, request, "job.trigger", ("job", job_id), after=done)
     row = await reports.run(tx, key, job["tenant_id"])
@@ -193,13 +194,14 @@ async def _require_room(tx: Tx, job: Row) -> None:
         )
 
 
-async def _open(tx: Tx, job: Row) -> RunKey:
+async def _open(tx: Tx, job: Row, ranks: Ranks) -> RunKey:
     """The next free instant names the run; two triggers of one microsecond do not share one."""
     now = at = await tx.clock()
+    (rank,) = ranks([runs.work_of(job)], now)
     while True:
         opening = Opening(
             job["id"], at, Kind.TRIGGER, job["tenant_id"], at, job["payload_version"],
-            job["lane"], job["priority"],
+            job["lane"], job["priority"], rank,
         )  # fmt: skip
         if await occurrences.open_now(tx, [opening], now):
             return RunKey(job["id"], Kind.TRIGGER, at)

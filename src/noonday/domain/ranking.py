@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from noonday.domain.model import EPOCH, PRIORITIES
 
@@ -14,6 +14,24 @@ overtakes newer urgent work once it has waited long enough."""
 
 LATE_COMMIT: Final = timedelta(seconds=5)
 """A floor stays this far below the clock: no transaction that makes a run READY takes longer."""
+
+
+class Work(NamedTuple):
+    """What the rank of a run is made of: whose it is, where it queues, and whom it calls."""
+
+    tenant_id: int
+    lane: str
+    priority: int
+    target_host: str
+
+
+Ranks = Callable[[Sequence[Work], datetime], Sequence[datetime]]
+"""Gives each of some runs that become claimable at an instant its rank, in their order."""
+
+
+def by_time(works: Sequence[Work], now: datetime) -> list[datetime]:
+    """Ranks as if nobody queued: whoever comes first goes first."""
+    return [now] * len(works)
 
 
 def effective(rank: datetime, priority: int) -> datetime:

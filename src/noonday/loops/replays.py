@@ -19,10 +19,11 @@ import structlog
 
 from noonday.domain import replay as gate
 from noonday.domain.model import shard_of
+from noonday.domain.ranking import Ranks, by_time
 from noonday.domain.replay import ReplayState
 from noonday.store import Row, Store, Tx, dead_letters, letters, locks, replays
 from noonday.store.replays import Replay
-from noonday.store.runs import key_of
+from noonday.store.runs import key_of, work_of
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
 
@@ -63,10 +64,13 @@ class Step:
 class Replays:
     """Moves every replay on that is RUNNING, and watches the runs of all."""
 
-    def __init__(self, store: Store, metrics: Metrics, wakeups: Wakeups) -> None:
+    def __init__(
+        self, store: Store, metrics: Metrics, wakeups: Wakeups, ranks: Ranks = by_time
+    ) -> None:
         self._store = store
         self._metrics = metrics
         self._wakeups = wakeups
+        self._ranks = ranks
         self._after = UUID(int=0)
         self._sleep_sec: float | None = None
         self._look_at: dict[UUID, datetime] = {}
@@ -126,7 +130,7 @@ class Replays:
             replay = await replays.take(tx, replay_id)
             if replay is None or replay.state is not ReplayState.RUNNING:
                 return step  # paused meanwhile, or another process was quicker
-            step = await release(tx, replay)
+            step = await release(tx, replay, self._ranks)
             await replays.save(tx, replay)
         step.outcomes = seen
         self._tell_released(step)
@@ -204,7 +208,7 @@ def _stop(step: Step, kind: str, why: str, now: datetime) -> None:
 # --- release ----------------------------------------------------------------------------------
 
 
-async def release(tx: Tx, replay: Replay) -> Step:
+async def release(tx: Tx, replay: Replay, ranks: Ranks = by_time) -> Step:
     """Reopen the next letters, as many as pace and gate allow."""
     now, step = await tx.clock(), Step(replay)
     share = gate.share(replay.terms, replay.ramp_from, now)
@@ -213,7 +217,7 @@ async def release(tx: Tx, replay: Replay) -> Step:
     if now < replay.next_at or limit == 0:
         return step
     found = await replays.walk(tx, replay, max(limit, LEAST_WALK))
-    at_end = await _reopen_next(tx, step, found, limit, now)
+    at_end = await _reopen_next(tx, step, found, limit, now, ranks)
     if step.released:
         # From here on, not from when this began: to have been slow is no licence to catch up.
         replay.next_at = await tx.moment() + pace.spacing
@@ -225,7 +229,9 @@ async def release(tx: Tx, replay: Replay) -> Step:
     return step
 
 
-async def _reopen_next(tx: Tx, step: Step, found: replays.Walk, limit: int, now: datetime) -> bool:
+async def _reopen_next(
+    tx: Tx, step: Step, found: replays.Walk, limit: int, now: datetime, ranks: Ranks
+) -> bool:
     """Reopen up to ``limit`` of what was found; whether that was the last of this pass."""
     replay, passed = step.replay, 0
     broken = await replays.broken(tx, replay.tenant_id, {row["url"] for row in found.rows})
@@ -242,20 +248,25 @@ async def _reopen_next(tx: Tx, step: Step, found: replays.Walk, limit: int, now:
             chosen.append(row)
         passed += 1
         replay.position = letters.position_of(row)
-    await _reopen(tx, step, chosen)
+    await _reopen(tx, step, chosen, ranks)
     if passed < len(found.rows):
         return False
     replay.position = found.ends_at or replay.position
     return found.ends_at is None
 
 
-async def _reopen(tx: Tx, step: Step, rows: Sequence[Row]) -> None:
+async def _reopen(tx: Tx, step: Step, rows: Sequence[Row], ranks: Ranks) -> None:
     replay, keys = step.replay, [key_of(row) for row in rows]
     # Whoever starts a run of a job that does not overlap itself has its shard.
     for shard in sorted({shard_of(row["job_id"]) for row in rows if not row["overlaps"]}):
         await locks.own_shard(tx, shard)
     reopened = await dead_letters.replay(
-        tx, keys, replay.tenant_id, replay.id, again=replay.terms.again
+        tx,
+        keys,
+        replay.tenant_id,
+        replay.id,
+        again=replay.terms.again,
+        ranks=ranks([work_of(row) for row in rows], await tx.clock()),
     )
     step.released = len(reopened)
     replay.replayed += len(reopened)

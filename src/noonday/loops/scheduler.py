@@ -19,7 +19,7 @@ import structlog
 
 from noonday.domain import schedule
 from noonday.domain.model import EPOCH, SHARDS, JobSpec, Once
-from noonday.domain.ranking import LATE_COMMIT
+from noonday.domain.ranking import LATE_COMMIT, Ranks, Work, by_time
 from noonday.store import (
     Row,
     Store,
@@ -32,6 +32,7 @@ from noonday.store import (
     workers,
 )
 from noonday.store.occurrences import Entry, Fired
+from noonday.store.runs import work_of
 from noonday.store.timers import Timer
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
@@ -57,6 +58,7 @@ class Due(NamedTuple):
     fired: Fired
     entries: tuple[Entry, ...]
     rearm: Timer | None
+    work: Work
 
 
 class Unreadable(NamedTuple):
@@ -76,13 +78,20 @@ class Scheduler:
     """One scheduler process. Its ``id`` is random at each start."""
 
     def __init__(
-        self, store: Store, id: UUID, name: str, metrics: Metrics, wakeups: Wakeups
+        self,
+        store: Store,
+        id: UUID,
+        name: str,
+        metrics: Metrics,
+        wakeups: Wakeups,
+        ranks: Ranks = by_time,
     ) -> None:
         self._store = store
         self.id = id
         self._name = name
         self._metrics = metrics
         self._wakeups = wakeups
+        self._ranks = ranks
         self.epochs: dict[int, int] = {}
         self._trusted_until = 0.0
         self._floor = EPOCH
@@ -201,17 +210,28 @@ class Scheduler:
         used = {item.fired.shard: item.fired.epoch for item in batch}
         async with self._store.transaction() as tx:
             await shards.fence(tx, self.id, used)
+            now = await tx.moment()
             written = await occurrences.materialize(
                 tx,
                 [item.fired for item in batch],
-                [entry for item in batch for entry in item.entries],
+                self._rank(batch, now),
                 [item.rearm for item in batch if item.rearm is not None],
-                await tx.moment(),
+                now,
             )
         self._metrics.materialized(written["ready"], written["missed"], written["skipped"])
         if written["ready"]:
             self._wakeups.runs()
         return [None] * len(batch)
+
+    def _rank(self, batch: Sequence[Due], now: datetime) -> list[Entry]:
+        """The entries of a batch; those that become runs know where they queue."""
+        opened = [item for item in batch if item.entries and item.entries[-1].outcome is None]
+        given = iter(self._ranks([item.work for item in opened], now))
+        return [
+            entry._replace(rank=next(given)) if entry.outcome is None else entry
+            for item in batch
+            for entry in item.entries
+        ]
 
     async def _set_aside(
         self, unreadable: Sequence[Unreadable], stale: Sequence[Row], epochs: dict[int, int]
@@ -251,4 +271,4 @@ def plan(row: Row, epoch: int, now: datetime, limit: int) -> Due | Unreadable:
         seq = row["seq"] + len(entries)
         rearm = Timer(job_id, at, at + jitter, row["schedule_version"], seq, row["shard"])
     fired = Fired(job_id, row["due_at"], row["schedule_version"], row["seq"], row["shard"], epoch)
-    return Due(fired, tuple(entries), rearm)
+    return Due(fired, tuple(entries), rearm, work_of(row))

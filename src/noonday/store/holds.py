@@ -9,8 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from noonday.domain.ranking import Ranks, by_time
 from noonday.store import Tx, columns
-from noonday.store.runs import FIND, GUARD, RETURNED, STILL, Held, held_key
+from noonday.store.runs import (
+    FIND,
+    GUARD,
+    RANKED,
+    RETURNED,
+    STILL,
+    WORK,
+    Held,
+    held_key,
+    ranked,
+)
 
 HOLD: Final = f"""
 WITH held AS MATERIALIZED (
@@ -38,19 +49,26 @@ async def hold(tx: Tx, leases: Sequence[tuple[Held, str, str]]) -> set[Held]:
 
 
 # In the order in which they would have been claimed.
-ADMIT: Final = """
+CANDIDATES: Final = f"""
+SELECT {WORK} FROM (
+    SELECT *, ctid AS place FROM runs WHERE hold_key = $1
+    ORDER BY priority, ready_at LIMIT $2 FOR UPDATE SKIP LOCKED
+) AS r ORDER BY r.priority, r.ready_at
+"""
+ADMIT: Final = f"""
 UPDATE runs AS r
-SET hold = NULL, hold_key = NULL, claimable = true, rank = coalesce($3, now()),
-    ready_at = coalesce($3, now())
-WHERE r.ctid = ANY (ARRAY(
-    SELECT ctid FROM runs WHERE hold_key = $1
-    ORDER BY priority, ready_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+SET hold = NULL, hold_key = NULL, claimable = true, rank = i.rank, ready_at = $3
+{RANKED} AND r.hold IS NOT NULL
 """
 
 
-async def admit(tx: Tx, hold_key: str, limit: int) -> int:
+async def admit(tx: Tx, hold_key: str, limit: int, *, ranks: Ranks = by_time) -> int:
     """READY, held → READY for the first ``limit`` under a key; how many."""
-    return await tx.execute(ADMIT, hold_key, limit, tx.now)
+    rows = await tx.rows(CANDIDATES, hold_key, limit)
+    if not rows:
+        return 0
+    now = await tx.clock()
+    return await tx.execute(ADMIT, *ranked(rows, ranks, now), now)
 
 
 # A skip scan: one look into the index for each key, however many runs it holds.

@@ -37,6 +37,8 @@ class Entry(NamedTuple):
     reason: str | None
     skip_overlap: bool
     """Skip it, rather than run it, while any run of the job is unfinished."""
+    rank: datetime | None = None
+    """Where its run queues; None: by the time at which it is written."""
 
 
 # An occurrence below the start of the ledger is not materialized: it may have run already and
@@ -54,8 +56,8 @@ WITH fired AS (
 ), entry AS (
     SELECT e.*, f.tenant_id, f.lane, f.priority, f.payload_version, f.epoch, busy.run
     FROM unnest($7::uuid[], $8::timestamptz[], $9::timestamptz[], $10::text[], $11::text[],
-                $12::bool[])
-         AS e(job_id, occurrence_at, due_at, outcome, reason, skip_overlap)
+                $12::bool[], $22::timestamptz[])
+         AS e(job_id, occurrence_at, due_at, outcome, reason, skip_overlap, rank)
     JOIN fired AS f ON f.job_id = e.job_id
     LEFT JOIN LATERAL (
         SELECT replace(r.job_id::text, '-', '') || '-' || substr('stb', r.kind + 1, 1)
@@ -77,8 +79,10 @@ WITH fired AS (
     INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority,
                       rank, claimable, state, due_at, ready_at)
     SELECT l.job_id, l.occurrence_at, 0, f.tenant_id, f.payload_version, f.lane, f.priority,
-           $21::timestamptz, true, 'READY', l.due_at, $21::timestamptz
-    FROM ledger AS l JOIN fired AS f ON f.job_id = l.job_id WHERE l.outcome IS NULL
+           coalesce(e.rank, $21::timestamptz), true, 'READY', l.due_at, $21::timestamptz
+    FROM ledger AS l JOIN fired AS f ON f.job_id = l.job_id
+    JOIN entry AS e ON e.job_id = l.job_id AND e.occurrence_at = l.occurrence_at
+    WHERE l.outcome IS NULL
     RETURNING 1
 ), armed AS (
     INSERT INTO timers (job_id, occurrence_at, due_at, schedule_version, seq, shard)
@@ -109,10 +113,10 @@ async def materialize(
     does nothing.
     """
     dues = [timer.due_at for timer in fired]
+    *told, ranks = columns(entries, 7)
     return await tx.one(
-        MATERIALIZE, *columns(fired, 6), *columns(entries, 6), *columns(rearm, 6),
-        min(dues), max(dues), now,
-    )  # fmt: skip
+        MATERIALIZE, *columns(fired, 6), *told, *columns(rearm, 6), min(dues), max(dues), now, ranks
+    )
 
 
 CLOCK: Final = "SELECT coalesce($1, now()) AS now, starts_at FROM ledger_start"
@@ -135,13 +139,15 @@ class Opening(NamedTuple):
     payload_version: int
     lane: str
     priority: int
+    rank: datetime | None = None
+    """Where its run queues; None: by the time at which it is written."""
 
 
 OPEN: Final = """
 WITH ledger AS (
     INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materialized_at,
                              attempts)
-    SELECT job_id, occurrence_at, kind, tenant_id, due_at, $9::timestamptz, 0
+    SELECT job_id, occurrence_at, kind, tenant_id, due_at, $10::timestamptz, 0
     FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::timestamptz[])
          AS o(job_id, occurrence_at, kind, tenant_id, due_at)
     ON CONFLICT DO NOTHING
@@ -150,10 +156,10 @@ WITH ledger AS (
 INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority, rank,
                   claimable, state, due_at, ready_at)
 SELECT o.job_id, o.occurrence_at, o.kind, o.tenant_id, o.payload_version, o.lane, o.priority,
-       $9::timestamptz, true, 'READY', o.due_at, $9::timestamptz
+       coalesce(o.rank, $10::timestamptz), true, 'READY', o.due_at, $10::timestamptz
 FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::timestamptz[], $6::int[],
-            $7::text[], $8::int[])
-     AS o(job_id, occurrence_at, kind, tenant_id, due_at, payload_version, lane, priority)
+            $7::text[], $8::int[], $9::timestamptz[])
+     AS o(job_id, occurrence_at, kind, tenant_id, due_at, payload_version, lane, priority, rank)
 JOIN ledger AS l ON l.job_id = o.job_id AND l.occurrence_at = o.occurrence_at AND l.kind = o.kind
 """
 
@@ -162,7 +168,7 @@ async def open_now(tx: Tx, openings: Sequence[Opening], now: datetime) -> int:
     """Ledger row and READY run for each; how many were new."""
     if not openings:
         return 0
-    return await tx.execute(OPEN, *columns(openings, 8), now)
+    return await tx.execute(OPEN, *columns(openings, 9), now)
 
 
 CLOSE_STALE: Final = """

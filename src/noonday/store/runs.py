@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from noonday.domain.lifecycle import Lease
 from noonday.domain.model import EPOCH, Kind, RunKey
+from noonday.domain.ranking import Ranks, Work, by_time
 from noonday.store import Row, Tx, columns
 
 _KEYS: Final = "unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[]"
@@ -451,22 +452,45 @@ async def stop(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
 
 # --- what waits for a time --------------------------------------------------------------------
 
-RETRY_DUE: Final = """
-WITH due AS (
-    SELECT ctid FROM runs
+WORK: Final = """r.place, r.tenant_id, r.lane, r.priority,
+       coalesce((SELECT j.target_host FROM jobs AS j WHERE j.id = r.job_id), '') AS target_host"""
+"""What a locked run ``r`` is ranked by, and its place, where it stays while it is locked."""
+
+
+def work_of(row: Row) -> Work:
+    """What a run is ranked by."""
+    return Work(row["tenant_id"], row["lane"], row["priority"], row["target_host"])
+
+
+def ranked(rows: Sequence[Row], ranks: Ranks, now: datetime) -> list[list[Any]]:
+    """The columns of place and rank for locked runs that become claimable at ``now``."""
+    return [[row["place"] for row in rows], list(ranks([work_of(row) for row in rows], now))]
+
+
+RANKED: Final = """FROM unnest($1::tid[], $2::timestamptz[]) AS i(place, rank)
+WHERE r.ctid = ANY ($1::tid[]) AND r.ctid = i.place"""
+
+RETRIES_DUE: Final = f"""
+SELECT {WORK} FROM (
+    SELECT *, ctid AS place FROM runs
     WHERE retry_at >= $3 AND retry_at <= coalesce($2, now()) AND state = 'RETRYING'
     ORDER BY retry_at LIMIT $1 FOR UPDATE SKIP LOCKED
-)
+) AS r ORDER BY r.retry_at
+"""
+RETRY_DUE: Final = f"""
 UPDATE runs AS r
-SET state = 'READY', claimable = true, retry_at = NULL,
-    rank = coalesce($2, now()), ready_at = coalesce($2, now())
-FROM due WHERE r.ctid = due.ctid
+SET state = 'READY', claimable = true, retry_at = NULL, rank = i.rank, ready_at = $3
+{RANKED} AND r.state = 'RETRYING'
 """
 
 
-async def retry_due(tx: Tx, limit: int, floor: datetime = EPOCH) -> int:
+async def retry_due(tx: Tx, limit: int, floor: datetime = EPOCH, *, ranks: Ranks = by_time) -> int:
     """RETRYING → READY for those whose time, from ``floor`` on, has come; how many."""
-    return await tx.execute(RETRY_DUE, limit, tx.now, floor)
+    rows = await tx.rows(RETRIES_DUE, limit, tx.now, floor)
+    if not rows:
+        return 0
+    now = await tx.clock()
+    return await tx.execute(RETRY_DUE, *ranked(rows, ranks, now), now)
 
 
 NEXT_RETRY: Final = "SELECT min(retry_at) FROM runs WHERE retry_at >= $1"

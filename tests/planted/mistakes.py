@@ -203,7 +203,9 @@ def replay_under_old_versions() -> None:
 def retry_that_comes_too_early() -> None:
     from noonday.store import runs
 
-    _edit(runs, "RETRY_DUE", ("retry_at <= coalesce($2, now())", "coalesce($2, now()) IS NOT NULL"))
+    _edit(
+        runs, "RETRIES_DUE", ("retry_at <= coalesce($2, now())", "coalesce($2, now()) IS NOT NULL")
+    )
 
 
 MATRIX = "tests/store/test_matrix.py"

@@ -187,10 +187,10 @@ async def test_the_jobs_of_a_batch_cannot_name_each_other(api: Api) -> None:
     parent = await api.admin.create()
     good, bad = a_job(after=[parent]), a_job(after=[str(uuid4())])
     body = {"jobs": [{"job": good}, {"job": bad}]}
-    answer = (await api.admin.post("/v1/jobs/batch", body)).body
+    answer = (await api.admin.post("/v1/jobs:batch", body)).body
     assert [each["status"] for each in answer["results"]] == [202, 422]
     assert answer["results"][0]["job"]["waits_for"] == [parent]
-    whole = await api.admin.post("/v1/jobs/batch", {**body, "atomic": True})
+    whole = await api.admin.post("/v1/jobs:batch", {**body, "atomic": True})
     assert faults(whole) == [("/jobs/1/job/after/0", "unknown_job")]
     assert not await broken(api.store)
 

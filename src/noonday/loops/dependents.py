@@ -8,9 +8,9 @@ children in turn. What nobody noted (a process of an earlier release) is looked 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from noonday.domain.dependencies import Fate, Told, fate, gravest
@@ -33,6 +33,16 @@ SOON: Final = timedelta(seconds=1)
 NOBODY: Final = UUID(int=0)
 
 
+class Done(NamedTuple):
+    """What came of telling."""
+
+    results: Counter[str]
+    """What became of children."""
+    timers_soon: bool = False
+    handled: int = 0
+    """Edges and ends that are done with."""
+
+
 class Dependents:
     """Safe to run in any number of processes: each takes ends that the others have not."""
 
@@ -43,49 +53,15 @@ class Dependents:
         self._after = NOBODY
 
     async def tick(self) -> int:
-        """Tell children of ends, about ``CHILDREN`` of them; how many edges that were, or ends."""
+        """Tell children of ends, about ``CHILDREN`` of them; how many edges that were, and ends."""
         async with self._store.transaction() as tx:
             ends = await dependencies.take(tx, ENDS)
-            told, soon, count = await self._tell(tx, ends) if ends else (Counter(), False, 0)
-        for result, number in told.items():
+            done = await tell(tx, ends) if ends else Done(Counter())
+        for result, number in done.results.items():
             self._metrics.dependents(result, number)
-        if soon:
+        if done.timers_soon:
             self._wakeups.timers()
-        return count
-
-    async def _tell(self, tx: Tx, ends: Sequence[Row]) -> tuple[Counter[str], bool, int]:
-        """What became of the children, whether a timer is due soon, and how much was done."""
-        parents = {row["parent_id"]: row for row in ends}
-        edges = await dependencies.edges(tx, list(parents), max(CHILDREN // len(parents), 1))
-        waiting = await dependencies.lock(tx, list({child for _, child in edges}))
-        told: dict[UUID, list[Told]] = defaultdict(list)
-        for parent, child in edges:
-            if (row := waiting.get(child)) is not None:
-                outcome = LedgerOutcome(parents[parent]["outcome"])
-                follows = fate(row["runs_on"], row["cascade_cancel"], outcome)
-                told[child].append(Told(follows, parent, outcome))
-        now = await tx.moment()
-        await dependencies.drop_edges(tx, edges)
-        ended = [
-            _ending(child, worst, parents[worst.parent])
-            for child, those in told.items()
-            if (worst := gravest(those)).fate is not Fate.GO_ON
-        ]
-        gone = {ending.job_id for ending in ended}
-        going_on = {child: len(those) for child, those in told.items() if child not in gone}
-        free = await dependencies.count_down(tx, going_on)
-        armed = await dependencies.release(tx, free, now) if free else {}
-        ended += [
-            Ending(child, "CANCELLED", "before_ledger", None)
-            for child in free
-            if child not in armed
-        ]
-        await dependencies.end(tx, ended, now)
-        finished = await dependencies.finish(tx, [row["id"] for row in ends])
-        counts = Counter(ending.outcome.lower() for ending in ended)
-        counts["released"] = len(armed)
-        soon = any(due_at <= now + SOON for due_at in armed.values())
-        return counts, soon, len(edges) + finished
+        return done.handled
 
     async def look(self) -> int:
         """Look whether parents have ended without a word, some at each pass."""
@@ -96,6 +72,49 @@ class Dependents:
         if missed:
             self._metrics.straggler("dependencies", missed)
         return 0
+
+
+async def tell(tx: Tx, ends: Sequence[Row], most: int = CHILDREN) -> Done:
+    """Tell about ``most`` children of ends that were taken; what is left keeps its end noted."""
+    parents = {row["parent_id"]: row for row in ends}
+    edges = await dependencies.edges(tx, list(parents), max(most // len(parents), 1))
+    waiting = await dependencies.lock(tx, list({child for _, child in edges}))
+    now = await tx.moment()
+    told = _fates(edges, waiting, parents)
+    worst = {child: gravest(those) for child, those in told.items()}
+    ended = [
+        _ending(child, why, parents[why.parent])
+        for child, why in worst.items()
+        if why.fate is not Fate.GO_ON
+    ]
+    await dependencies.drop_edges(tx, edges)
+    going_on = {child: len(told[child]) for child, why in worst.items() if why.fate is Fate.GO_ON}
+    free = await dependencies.count_down(tx, going_on)
+    armed = await dependencies.release(tx, free, now) if free else {}
+    ended += [
+        Ending(child, "CANCELLED", "before_ledger", None) for child in free if child not in armed
+    ]
+    await dependencies.end(tx, ended, now)
+    finished = await dependencies.finish(tx, [row["id"] for row in ends])
+    results = Counter(ending.outcome.lower() for ending in ended)
+    results["released"] = len(armed)
+    soon = any(due_at <= now + SOON for due_at in armed.values())
+    return Done(results, soon, len(edges) + finished)
+
+
+def _fates(
+    edges: Sequence[tuple[UUID, UUID]],
+    waiting: Mapping[UUID, Row],
+    parents: Mapping[UUID, Row],
+) -> dict[UUID, list[Told]]:
+    """What each child that still waits is told, by each parent."""
+    told: dict[UUID, list[Told]] = defaultdict(list)
+    for parent, child in edges:
+        if (row := waiting.get(child)) is not None:
+            outcome = LedgerOutcome(parents[parent]["outcome"])
+            follows = fate(row["runs_on"], row["cascade_cancel"], outcome)
+            told[child].append(Told(follows, parent, outcome))
+    return told
 
 
 def _ending(child: UUID, told: Told, parent: Row) -> Ending:

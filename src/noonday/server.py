@@ -38,6 +38,7 @@ from noonday.executors.posting import Poster
 from noonday.loops import Loop
 from noonday.loops.admission import PAUSE_SEC, Admission
 from noonday.loops.alerts import Alerts
+from noonday.loops.dependents import LOOK_SEC, Dependents
 from noonday.loops.flight import BEAT_SEC
 from noonday.loops.janitor import Janitor
 from noonday.loops.operations import Operations
@@ -48,7 +49,17 @@ from noonday.loops.scheduler import Scheduler
 from noonday.loops.vitals import Reporter
 from noonday.loops.worker import Worker
 from noonday.settings import Settings
-from noonday.store import Store, Tx, api_keys, audit, gauges, migrate, tenants, workers
+from noonday.store import (
+    Store,
+    Tx,
+    api_keys,
+    audit,
+    dependencies,
+    gauges,
+    migrate,
+    tenants,
+    workers,
+)
 from noonday.store.blobs import LocalBlobs
 from noonday.store.connections import host_name
 from noonday.store.secretbox import SecretBox, create_key_file, read_key_file
@@ -156,6 +167,10 @@ async def scheduler(node: Node) -> None:
     node.loop("retries", retries.tick, sleep_for=retries.sleep_for)
     admission = Admission(store, metrics, node.wakeups, pauses(settings.breaker_pause_sec))
     node.loop("admission", admission.tick, pause_sec=PAUSE_SEC, steady=True)
+    dependents = Dependents(store, metrics, node.wakeups)
+    tell = node.loop("dependents", dependents.tick)
+    node.wakeups.on(dependencies.WAKE, tell.wake)
+    node.loop("dependents sweep", dependents.look, pause_sec=LOOK_SEC, steady=True)
     reaper = Reaper(store, LANES, metrics, node.wakeups)
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
     bulk = Operations(store)
@@ -340,6 +355,7 @@ async def _node(
         stack,
         api_socket,
     )
+    store.wake = node.wakeups.of
     app = admin_port.create_admin_app(node.checks, metrics.render, unsafe)
     address = await stack.enter_async_context(listening.serving(app, admin_socket))
     log.info("admin.listening", address=address)

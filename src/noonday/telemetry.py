@@ -252,6 +252,9 @@ class Metrics:
         self._held = _Bound(
             self._counter("runs_held", "Runs put on hold instead of being sent, by kind", "kind"), 8
         )
+        self._dependents = _Bound(
+            self._counter("dependents", "Jobs that wait for no other any more", "result"), 4
+        )
         self._admitted = _Bound(
             self._counter("runs_admitted", "Held runs that were let go, by why", "why"), 8
         )
@@ -397,6 +400,11 @@ class Metrics:
         """Held runs may be claimed again: to try a target, in a ramp, or as strays."""
         if count:
             self._admitted(why).inc(count)
+
+    def dependents(self, result: str, count: int = 1) -> None:
+        """Jobs wait for no other any more: ``released``, or ended ``skipped`` or ``cancelled``."""
+        if count:
+            self._dependents(result).inc(count)
 
     def target_changed(self, kind: str) -> None:
         """A target's breaker opened, closed, and so on."""

@@ -20,6 +20,7 @@ from noonday.api.app import ROUTES
 from noonday.api.problems import HANDLERS, Problem, ProblemDocument, document, invalid
 from noonday.api.reading import Fault
 from noonday.api.wire import EXAMPLE, JobBody
+from noonday.domain.dependencies import After
 from noonday.domain.model import Cron, HttpTarget, Interval, Once, RetryPolicy, Schedule
 from noonday.domain.roles import Role
 from tests.support.bodies import GONE, GOOD, changed, every, faults, once
@@ -223,6 +224,8 @@ def test_answers_fit_their_schemas() -> None:
             last_error=None,
             on_unknown="dead_letter",
             cancel_url="https://a.b/cancel",
+            after=documents.after_document(After()),
+            waits_for=[],
         )
         validator("JobDocument").validate(json.loads(msgspec.json.encode(job)))
     problem = document(invalid([Fault("/name", "wrong_type", "must be string")]), "r1")

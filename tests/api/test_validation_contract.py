@@ -90,13 +90,6 @@ def test_each_value_of_the_contract_is_carried_out_or_refused_by_name(
     assert faults(changed(pointer, value)) == ({} if code is None else {pointer: code})
 
 
-@pytest.mark.parametrize(
-    "after", [["job"], [{"job": "x", "on": "complete"}], ["a", "b"], [5], [None]]
-)
-def test_dependencies_are_refused_by_name(after: list[Any]) -> None:
-    assert faults(GOOD | {"after": after}) == {"/after": LATER}
-
-
 @pytest.mark.parametrize("field", ["misfire", "overlap", "ends_at", "max_occurrences"])
 def test_intervals_know_the_same_fields_as_expressions(field: str) -> None:
     refused = {"misfire": "all", "overlap": "queue"}.get(field, 5)

@@ -188,6 +188,15 @@ def test_every_option_ends_up_in_its_field(call: Call, server: ScriptedServer) -
     assert server.received[-1].headers["Idempotency-Key"] == "mine"
 
 
+def test_a_job_may_be_told_to_wait_for_others(call: Call, server: ScriptedServer) -> None:
+    document = created(call, server, HOOK, "--after", "a", "--after", "b")
+    assert document["after"] == {"jobs": ["a", "b"]}
+    rules = ("--after-on", "any", "--cascade-cancel")
+    document = created(call, server, HOOK, "--after", "a", *rules)
+    assert document["after"] == {"jobs": ["a"], "on": "any", "cascade_cancel": True}
+    assert call("jobs", "create", HOOK, *rules).exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "schedule"),
     [

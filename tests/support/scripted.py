@@ -15,6 +15,7 @@ from noonday.domain.breaker import pauses
 from noonday.domain.model import LANES, Attempt, HttpTarget, Outcome, OutcomeKind
 from noonday.executors import Sent
 from noonday.loops.admission import Admission
+from noonday.loops.dependents import Dependents
 from noonday.loops.janitor import Janitor
 from noonday.loops.reaper import Reaper
 from noonday.loops.retries import Retries
@@ -125,6 +126,9 @@ class Parts:
     def janitor(self) -> Janitor:
         return Janitor(self._store, self._blobs, Retention(), leads=lambda: True)
 
+    def dependents(self) -> Dependents:
+        return Dependents(self._store, Metrics(), Wakeups(self._store))
+
     def retries(self) -> Retries:
         return Retries(self._store, Wakeups(self._store))
 
@@ -142,7 +146,7 @@ async def carry_out(worker: Worker) -> int:
     return await worker.settling.tick()
 
 
-def counted(part: Worker | Scheduler | Reaper | Admission, name: str) -> float:
+def counted(part: Worker | Scheduler | Reaper | Admission | Dependents, name: str) -> float:
     """The sum over all labels of a counter, ``noonday_<name>_total``."""
     text = part._metrics.render().decode()
     found = re.findall(rf"^noonday_{name}_total(?:{{.*}})? (.*)$", text, re.MULTILINE)

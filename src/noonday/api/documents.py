@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from noonday.api.problems import ProblemDocument
+from noonday.domain.dependencies import After
 from noonday.domain.model import Cron, HttpTarget, Interval, Once, RetryPolicy, Schedule
 
 T = TypeVar("T")
@@ -151,6 +152,19 @@ def target_document(target: HttpTarget, secret_headers: list[str]) -> TargetDocu
 JobStatus = Literal["PENDING", "RUNNING", "COMPLETE", "FAILED", "PAUSED", "SUSPENDED", "CANCELLED"]
 
 
+class AfterDocument(msgspec.Struct, frozen=True):
+    """What a job waits for before it runs."""
+
+    jobs: list[str]
+    on: Literal["success", "any"]
+    cascade_cancel: bool
+
+
+def after_document(after: After) -> AfterDocument:
+    """What a job was told to wait for, in its one form."""
+    return AfterDocument(list(map(str, after.jobs)), after.on, after.cascade_cancel)
+
+
 class JobDocument(msgspec.Struct, frozen=True):
     """A job: what was asked for, with all defaults, and how it stands."""
 
@@ -176,7 +190,10 @@ class JobDocument(msgspec.Struct, frozen=True):
     last_error: Annotated[str | None, _note("Of the latest attempt that failed at that run.")]
     on_unknown: Literal["retry", "dead_letter"]
     cancel_url: Annotated[str | None, _note("Without the values in its query.")]
-    after: list[str] = []
+    after: AfterDocument
+    waits_for: Annotated[
+        list[str], _note("Of the jobs in `after`, those that have not ended, up to 20.")
+    ]
     concurrency_key: None = None
 
 

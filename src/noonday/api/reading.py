@@ -121,6 +121,7 @@ class Reader:
 
     def read(self, raw: Raw, shape: Shape, pointer: str) -> Any:
         """The value; where it is at fault, as much of it as will do to judge the rest."""
+        shape = shape.form_of(raw)
         if shape.struct or shape.tagged or shape.entries:
             return self._object(raw, shape, pointer)
         if shape.items:

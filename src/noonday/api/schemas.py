@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 from typing import Annotated, Final, Literal, NamedTuple
+from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Meta, Raw
 
-from noonday.api.checks import check_job, duration
+from noonday.api.checks import check_job, duration, parents_of
 from noonday.api.reading import Fault, Faults, read, read_quickly, read_slowly
-from noonday.api.wire import CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
+from noonday.api.wire import AfterBody, CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
+from noonday.domain.dependencies import After
 from noonday.domain.model import (
     Cron,
     HttpTarget,
@@ -47,6 +49,9 @@ class JobRequest(msgspec.Struct, frozen=True):
     cancel_url: str | None
     labels: dict[str, str]
     wanted: ScheduleBody
+    after: After = After()
+    after_pointer: str = "/after"
+    """Where in the body the jobs stand that it waits for."""
 
     def schedule(self, now: datetime) -> Schedule:
         """The schedule of a job that is created at ``now``, the database's time.
@@ -127,7 +132,16 @@ def _request(body: JobBody, endpoint: Endpoint) -> JobRequest:
         cancel_url=body.cancel_url,
         labels=body.labels,
         wanted=body.schedule,
+        after=_after(body),
+        after_pointer=parents_of(body)[1],
     )
+
+
+def _after(body: JobBody) -> After:
+    jobs = tuple(map(UUID, parents_of(body)[0]))
+    if isinstance(body.after, AfterBody):
+        return After(jobs, body.after.on, body.after.cascade_cancel)
+    return After(jobs)
 
 
 def _split(headers: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -35,6 +35,9 @@ class Wishes:
     cancel_url: str | None = None
     lane: str | None = None
     labels: list[str] | None = None
+    after: list[str] | None = None
+    after_on: str | None = None
+    cascade_cancel: bool | None = None
 
 
 def job_document(wishes: Wishes, file: Path | None) -> dict[str, Any] | bytes:
@@ -61,6 +64,7 @@ def job_document(wishes: Wishes, file: Path | None) -> dict[str, Any] | bytes:
         "cancel_url": wishes.cancel_url,
         "lane": wishes.lane,
         "labels": _pairs("--label", wishes.labels, "="),
+        "after": _after(wishes),
         "retry_policy": None if attempts is None else {"max_attempts": attempts},
         **_payload(wishes.payload),
     }
@@ -88,6 +92,17 @@ def _schedule(wishes: Wishes) -> dict[str, Any]:
         overlap=wishes.overlap,
         jitter_sec=wishes.jitter_sec,
     )
+
+
+def _after(wishes: Wishes) -> dict[str, Any] | None:
+    rules = _given(on=wishes.after_on, cascade_cancel=wishes.cascade_cancel)
+    if not wishes.after:
+        if rules:
+            fail(
+                Code.USAGE, "--after-on and --cascade-cancel say how to wait: give --after as well"
+            )
+        return None
+    return {"jobs": wishes.after, **rules}
 
 
 def _payload(text: str | None) -> dict[str, Any]:

@@ -23,7 +23,9 @@ from noonday.domain.ranking import LATE_COMMIT, Ranks, Work, by_time
 from noonday.store import (
     Row,
     Store,
+    Tx,
     batches,
+    dependencies,
     jobs,
     occurrences,
     partitions,
@@ -241,12 +243,18 @@ class Scheduler:
             await shards.fence(tx, self.id, epochs)
             for job_id, reason in unreadable:
                 if await jobs.suspend(tx, job_id, reason):
-                    await timers.disarm(tx, job_id)
+                    await self._disarm(tx, job_id)
                     self._metrics.job_suspended()
                     log.error("job.suspended", job_id=str(job_id), reason=reason)
             await occurrences.drop_stale(
                 tx, [(r["job_id"], r["due_at"], r["schedule_version"], r["seq"]) for r in stale]
             )
+
+    async def _disarm(self, tx: Tx, job_id: UUID) -> None:
+        """What waits for a job that will not run waits for nothing more."""
+        armed = await timers.disarm(tx, job_id)
+        if armed is not None and armed["awaited"]:
+            await dependencies.note(tx, [(job_id, armed["occurrence_at"], "FAILED")])
 
 
 def plan(row: Row, epoch: int, now: datetime, limit: int) -> Due | Unreadable:

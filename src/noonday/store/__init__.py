@@ -66,11 +66,13 @@ class Connection(Protocol):
 class Tx:
     """An open transaction. ``now`` is the bound test time, or None: then Postgres tells it."""
 
-    __slots__ = ("_connection", "now")
+    __slots__ = ("_connection", "now", "wakes")
 
     def __init__(self, connection: Connection, now: datetime | None = None) -> None:
         self._connection = connection
         self.now = now
+        self.wakes: set[str] = set()
+        """Kinds of wake-ups that are due once this is committed."""
 
     async def rows(self, statement: str, *args: Any) -> list[Row]:
         """All rows of ``statement``."""
@@ -151,6 +153,8 @@ class Store:
         self._direct_dsn = direct_dsn
         self.now: datetime | None = None
         """Bound by tests; in service always None."""
+        self.wake: Callable[[str], None] = lambda _: None
+        """Called with each kind of wake-up that a transaction asked for, once it is committed."""
 
     @classmethod
     async def open(
@@ -195,13 +199,16 @@ class Store:
                 transaction = connection.transaction()
                 try:
                     await transaction.start()
-                    yield Tx(connection, self.now)
+                    tx = Tx(connection, self.now)
+                    yield tx
                 except BaseException:
                     await _roll_back(connection, transaction)
                     raise
             await _commit(transaction)
         finally:
             await _release(self._pool, connection)
+        for kind in tx.wakes:
+            self.wake(kind)
 
     @asynccontextmanager
     async def direct(self) -> AsyncIterator[DirectConnection]:

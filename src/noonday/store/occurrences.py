@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from noonday.store import Row, Tx, columns
+from noonday.store import Row, Tx, columns, dependencies
 from noonday.store.timers import Timer
 
 
@@ -52,9 +52,9 @@ WITH fired AS (
       AND t.schedule_version = f.schedule_version
       AND t.due_at >= $19 AND t.due_at <= $20
       AND j.id = f.job_id AND j.schedule_version = f.schedule_version AND j.state = 'ACTIVE'
-    RETURNING t.job_id, j.tenant_id, j.lane, j.priority, j.payload_version, f.epoch
+    RETURNING t.job_id, j.tenant_id, j.lane, j.priority, j.payload_version, f.epoch, t.awaited
 ), entry AS (
-    SELECT e.*, f.tenant_id, f.lane, f.priority, f.payload_version, f.epoch, busy.run
+    SELECT e.*, f.tenant_id, f.lane, f.priority, f.payload_version, f.epoch, f.awaited, busy.run
     FROM unnest($7::uuid[], $8::timestamptz[], $9::timestamptz[], $10::text[], $11::text[],
                 $12::bool[], $22::timestamptz[])
          AS e(job_id, occurrence_at, due_at, outcome, reason, skip_overlap, rank)
@@ -77,9 +77,10 @@ WITH fired AS (
     RETURNING job_id, occurrence_at, due_at, outcome
 ), ready AS (
     INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority,
-                      rank, claimable, state, due_at, ready_at)
+                      rank, claimable, state, due_at, ready_at, awaited)
     SELECT l.job_id, l.occurrence_at, 0, f.tenant_id, f.payload_version, f.lane, f.priority,
-           coalesce(e.rank, $21::timestamptz), true, 'READY', l.due_at, $21::timestamptz
+           coalesce(e.rank, $21::timestamptz), true, 'READY', l.due_at, $21::timestamptz,
+           f.awaited
     FROM ledger AS l JOIN fired AS f ON f.job_id = l.job_id
     JOIN entry AS e ON e.job_id = l.job_id AND e.occurrence_at = l.occurrence_at
     WHERE l.outcome IS NULL
@@ -96,7 +97,10 @@ WITH fired AS (
 )
 SELECT (SELECT count(*) FROM fired) AS fired, (SELECT count(*) FROM ready) AS ready,
        (SELECT count(*) FROM ledger WHERE outcome = 'MISSED') AS missed,
-       (SELECT count(*) FROM ledger WHERE outcome = 'SKIPPED') AS skipped
+       (SELECT count(*) FROM ledger WHERE outcome = 'SKIPPED') AS skipped,
+       (SELECT array_agg((e.job_id, e.occurrence_at)) FROM entry AS e
+        WHERE e.awaited AND (e.outcome IS NOT NULL
+                             OR e.occurrence_at < (SELECT starts_at FROM ledger_start))) AS awaited
 """
 
 
@@ -114,9 +118,12 @@ async def materialize(
     """
     dues = [timer.due_at for timer in fired]
     *told, ranks = columns(entries, 7)
-    return await tx.one(
+    written = await tx.one(
         MATERIALIZE, *columns(fired, 6), *told, *columns(rearm, 6), min(dues), max(dues), now, ranks
     )
+    missed = [(job_id, at, "MISSED") for job_id, at in written["awaited"] or ()]
+    await dependencies.note(tx, missed)
+    return written
 
 
 CLOCK: Final = "SELECT coalesce($1, now()) AS now, starts_at FROM ledger_start"

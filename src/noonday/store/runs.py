@@ -18,7 +18,7 @@ from uuid import UUID
 from noonday.domain.lifecycle import Lease
 from noonday.domain.model import EPOCH, Kind, RunKey
 from noonday.domain.ranking import Ranks, Work, by_time
-from noonday.store import Row, Tx, columns
+from noonday.store import Row, Tx, columns, dependencies
 
 _KEYS: Final = "unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[]"
 SAME_RUN: Final = (
@@ -267,8 +267,8 @@ _ENDED_COLUMNS: Final = (
     "duplicate_cause"
 )
 _LEASE: Final = """r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version,
-              r.worker_id, r.leased_at, r.locked_until, i.status, i.http_status, i.error,
-              i.unknown, i.response, i.duplicate_cause"""
+              r.worker_id, r.leased_at, r.locked_until, r.awaited, i.status, i.http_status,
+              i.error, i.unknown, i.response, i.duplicate_cause"""
 
 _ENDED_INPUT: Final = f"{_ENDED}) AS i({_ENDED_COLUMNS})"
 
@@ -285,13 +285,14 @@ WITH held AS MATERIALIZED (
     WHERE {SAME_RUN.format("o", "e")} AND o.outcome IS NULL
       AND o.occurrence_at >= $12 AND o.occurrence_at <= $13
 ), execution AS ({_EXECUTION.format(source="ended", retry_at="NULL::timestamptz")})
-SELECT job_id, occurrence_at, kind, lease_version FROM ended
+SELECT job_id, occurrence_at, kind, lease_version, awaited FROM ended
 """
 
 
 async def complete(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
     """RUNNING → COMPLETE: the run goes, the ledger and the history get their last word."""
     rows = await tx.rows(COMPLETE, *columns(ended, 10), tx.now, *bounds(ended))
+    await dependencies.note_runs(tx, rows, "COMPLETE")
     return {held_key(row) for row in rows}
 
 
@@ -371,7 +372,7 @@ WITH held AS MATERIALIZED (
         response="e.response",
     )
 })
-SELECT job_id, occurrence_at, kind, lease_version FROM ended
+SELECT job_id, occurrence_at, kind, lease_version, awaited FROM ended
 """
 
 
@@ -380,6 +381,7 @@ async def dead_letter(tx: Tx, ended: Sequence[tuple[Ended, str, str]]) -> set[He
     batch = [(*attempt, reason, fingerprint) for attempt, reason, fingerprint in ended]
     attempts = [attempt for attempt, *_ in ended]
     rows = await tx.rows(DEAD_LETTER, *columns(batch, 12), tx.now, *bounds(attempts))
+    await dependencies.note_runs(tx, rows, "FAILED")
     return {held_key(row) for row in rows}
 
 
@@ -440,13 +442,14 @@ WITH held AS MATERIALIZED (
     WHERE {SAME_RUN.format("o", "e")} AND o.outcome IS NULL
       AND o.occurrence_at >= $12 AND o.occurrence_at <= $13
 ), execution AS ({_EXECUTION.format(source="ended", retry_at="NULL::timestamptz")})
-SELECT job_id, occurrence_at, kind, lease_version FROM ended
+SELECT job_id, occurrence_at, kind, lease_version, awaited FROM ended
 """
 
 
 async def stop(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
     """RUNNING → CANCELLED: its worker has cut the attempt off, as it was asked to."""
     rows = await tx.rows(STOP, *columns(ended, 10), tx.now, *bounds(ended))
+    await dependencies.note_runs(tx, rows, "CANCELLED")
     return {held_key(row) for row in rows}
 
 

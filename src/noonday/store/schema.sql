@@ -94,6 +94,38 @@ CREATE INDEX dead_letters_replaying ON dead_letters USING btree (replay_id) WHER
 CREATE INDEX dead_letters_settled ON dead_letters USING btree (COALESCE(discarded_at, replayed_at)) WHERE (state <> 'DEAD'::text);
 CREATE INDEX dead_letters_tenant ON dead_letters USING btree (tenant_id, dead_at, job_id);
 
+CREATE TABLE dependencies (
+    parent_id uuid NOT NULL,
+    child_id  uuid NOT NULL,
+    CONSTRAINT dependencies_pkey PRIMARY KEY (parent_id, child_id)
+);
+CREATE INDEX dependencies_child ON dependencies USING btree (child_id);
+
+CREATE TABLE dependents (
+    job_id         uuid NOT NULL,
+    tenant_id      integer NOT NULL,
+    occurrence_at  timestamp with time zone NOT NULL,
+    due_at         timestamp with time zone NOT NULL,
+    shard          smallint NOT NULL,
+    runs_on        text NOT NULL,
+    cascade_cancel boolean NOT NULL,
+    open           integer NOT NULL,
+    awaited        boolean NOT NULL DEFAULT false,
+    CONSTRAINT dependents_pkey PRIMARY KEY (job_id),
+    CONSTRAINT dependents_open_check CHECK ((open >= 0)),
+    CONSTRAINT dependents_runs_on_check CHECK ((runs_on = ANY (ARRAY['success'::text, 'any'::text])))
+) WITH (fillfactor=70);
+
+CREATE TABLE endings (
+    id            bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    parent_id     uuid NOT NULL,
+    occurrence_at timestamp with time zone NOT NULL,
+    outcome       text NOT NULL,
+    CONSTRAINT endings_pkey PRIMARY KEY (id),
+    CONSTRAINT endings_outcome_check CHECK ((outcome = ANY (ARRAY['COMPLETE'::text, 'FAILED'::text, 'CANCELLED'::text, 'SKIPPED'::text, 'MISSED'::text])))
+);
+CREATE INDEX endings_parent ON endings USING btree (parent_id);
+
 CREATE TABLE executions (
     job_id          uuid NOT NULL,
     occurrence_at   timestamp with time zone NOT NULL,
@@ -157,6 +189,7 @@ CREATE TABLE jobs (
     content_type     text NOT NULL,
     traceparent      text,
     concurrency_key  text,
+    after            json,
     CONSTRAINT jobs_pkey PRIMARY KEY (id),
     CONSTRAINT jobs_payload CHECK (((payload IS NULL) <> (payload_ref IS NULL))),
     CONSTRAINT jobs_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
@@ -331,6 +364,7 @@ CREATE TABLE runs (
     host_cap            text,
     key_cap             text,
     key_slot            boolean NOT NULL DEFAULT false,
+    awaited             boolean NOT NULL DEFAULT false,
     CONSTRAINT runs_pkey PRIMARY KEY (job_id, occurrence_at, kind),
     CONSTRAINT runs_claimable CHECK ((claimable = ((state = 'RUNNING'::text) OR ((state = 'READY'::text) AND (hold IS NULL))))),
     CONSTRAINT runs_hold CHECK (((hold IS NULL) OR ((state = 'READY'::text) AND (hold_key IS NOT NULL)))),
@@ -410,7 +444,8 @@ CREATE TABLE timers (
     due_at           timestamp with time zone NOT NULL,
     schedule_version integer NOT NULL,
     seq              integer NOT NULL,
-    shard            smallint NOT NULL
+    shard            smallint NOT NULL,
+    awaited          boolean NOT NULL DEFAULT false
 ) PARTITION BY RANGE (due_at);
 CREATE INDEX timers_job ON timers USING btree (job_id);
 

@@ -91,11 +91,10 @@ async def of_job(tx: Tx, job_id: UUID, around: datetime | None = None) -> Row | 
     return await tx.row(OF_JOB_ANYWHERE, job_id)
 
 
-DISARM: Final = "DELETE FROM timers WHERE job_id = $1 RETURNING occurrence_at"
+DISARM: Final = "DELETE FROM timers WHERE job_id = $1 RETURNING occurrence_at, awaited"
 
 
-async def disarm(tx: Tx, job_id: UUID) -> datetime | None:
-    """Delete a job's timer, wherever it stands, and say for which occurrence it stood; the shard
-    must be owned exclusively."""
-    found: datetime | None = await tx.value(DISARM, job_id)
-    return found
+async def disarm(tx: Tx, job_id: UUID) -> Row | None:
+    """Delete a job's timer, wherever it stands, and say for which occurrence it stood, and whether
+    children wait for that; the shard must be owned exclusively."""
+    return await tx.row(DISARM, job_id)

@@ -59,3 +59,43 @@ ALTER TABLE runs
 CREATE INDEX runs_tenant_cap ON runs (tenant_cap) WHERE tenant_cap IS NOT NULL AND claimable;
 CREATE INDEX runs_host_cap ON runs (host_cap) WHERE host_cap IS NOT NULL AND claimable;
 CREATE INDEX runs_key_cap ON runs (key_cap) WHERE key_slot;
+
+-- Dependencies: one-off jobs that wait until others have ended. What waits has neither timer nor run.
+ALTER TABLE jobs ADD COLUMN after json;                   -- parents and what follows from them
+
+-- A parent that has not ended, and a child that waits for it. Always from the older job to the newer.
+CREATE TABLE dependencies (
+    parent_id uuid NOT NULL,
+    child_id  uuid NOT NULL,
+    PRIMARY KEY (parent_id, child_id)
+);
+CREATE INDEX dependencies_child ON dependencies (child_id);
+
+-- A child that waits: what is armed for it once none of its parents is open.
+CREATE TABLE dependents (
+    job_id         uuid PRIMARY KEY,
+    tenant_id      integer NOT NULL,
+    occurrence_at  timestamptz NOT NULL,
+    due_at         timestamptz NOT NULL,
+    shard          smallint NOT NULL,
+    runs_on        text NOT NULL CHECK (runs_on IN ('success', 'any')),
+    cascade_cancel boolean NOT NULL,
+    open           integer NOT NULL CHECK (open >= 0),    -- parents that have not ended
+    awaited        boolean NOT NULL DEFAULT false         -- it has children itself
+) WITH (fillfactor = 70);
+
+-- Parents that have ended, noted in the transaction that ended them: their children are still to be
+-- told. An ending goes when no edge of its parent is left.
+CREATE TABLE endings (
+    id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    parent_id     uuid NOT NULL,
+    occurrence_at timestamptz NOT NULL,
+    outcome       text NOT NULL
+        CHECK (outcome IN ('COMPLETE', 'FAILED', 'CANCELLED', 'SKIPPED', 'MISSED'))
+);
+CREATE INDEX endings_parent ON endings (parent_id);
+
+-- Whether children wait for it: set by the first of them wherever the parent stands, and handed on
+-- from there, so that what has no children ends without a look at the tables above.
+ALTER TABLE timers ADD COLUMN awaited boolean NOT NULL DEFAULT false;
+ALTER TABLE runs ADD COLUMN awaited boolean NOT NULL DEFAULT false;

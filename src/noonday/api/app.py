@@ -66,6 +66,7 @@ from noonday.api.parameters import (
 from noonday.api.problems import HANDLERS, Problem
 from noonday.api.public import Description
 from noonday.api.queries import check_names
+from noonday.api.quotas import QuotaKeeper
 from noonday.api.replay_bodies import ReplayBody, WhyBody
 from noonday.api.requests import Requests
 from noonday.api.routes import ETAG, IDEMPOTENCY_KEY, LOCATION, REPLAYED, Answer, Route
@@ -219,6 +220,7 @@ def create_app(context: AppContext) -> Starlette:
     app.state.description = Description(ROUTES)
     app.state.gate = Gate(context.store)
     app.state.commits = Commits(context)
+    app.state.quotas = QuotaKeeper(context)
     return app
 
 

@@ -30,7 +30,7 @@ async def run(request: Request) -> Response:
     key = run_key_of(request)
     tenant_id = caller_of(request).tenant_id
     wanted = await bodies.parsed(request, CancelBody, optional=True)
-    change = Change(context_of(request).backlogs, tenant_id, [key.job_id])
+    change = Change(context_of(request).backlogs, {key.job_id: tenant_id})
     async with context_of(request).store.transaction() as tx:
         await change.begin(tx)
         found = await _end(tx, request, key, wanted)

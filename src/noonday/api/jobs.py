@@ -105,7 +105,7 @@ async def cancel(request: Request) -> Response:
     stop = query.choice("running", RUNNING_WORDS) == "cancel"
     query.check()
     document = None
-    change = Change(context_of(request).backlogs, caller_of(request).tenant_id, [job_id])
+    change = Change(context_of(request).backlogs, {job_id: caller_of(request).tenant_id})
     async with context_of(request).store.transaction() as tx:
         job = await _locked(tx, request, "job.cancel", job_id)
         if job is not None:

@@ -41,7 +41,9 @@ class _Account:
 
     def fits(self, sizes: Sequence[int], now: float) -> int:
         """How many of the first jobs fit into what is held."""
-        return min((_fits(lease, sizes, lease.held(now)) for lease in self.leases), default=len(sizes))
+        return min(
+            (_fits(lease, sizes, lease.held(now)) for lease in self.leases), default=len(sizes)
+        )
 
     def spend(self, sizes: Sequence[int]) -> None:
         """Use what is held."""

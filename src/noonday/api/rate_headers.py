@@ -68,9 +68,7 @@ def _standing(limit: Limit) -> str:
     return text if limit.reset_sec is None else f"{text};t={math.ceil(limit.reset_sec)}"
 
 
-def refused(
-    limits: Sequence[Limit], waits: Mapping[str, float | None], detail: str
-) -> Problem:
+def refused(limits: Sequence[Limit], waits: Mapping[str, float | None], detail: str) -> Problem:
     """A 429. ``waits`` has the quotas that are exceeded, each with the seconds until what was
     refused fits: the first that takes longest gives the code."""
     bounded = {name: _bounded(wait) for name, wait in waits.items()}

@@ -317,10 +317,10 @@ class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[bool, Meta(description="Whether an excerpt of what receivers answer is kept.")]
         | None
     ) = None
-    creates_per_sec: CreatesPerSec | None | UnsetType = UNSET
-    creates_burst: CreatesBurst | None | UnsetType = UNSET
-    create_bytes_per_sec: CreateBytesPerSec | None | UnsetType = UNSET
-    max_pending_jobs: MaxPendingJobs | None | UnsetType = UNSET
+    creates_per_sec: CreatesPerSec | UnsetType | None = UNSET
+    creates_burst: CreatesBurst | UnsetType | None = UNSET
+    create_bytes_per_sec: CreateBytesPerSec | UnsetType | None = UNSET
+    max_pending_jobs: MaxPendingJobs | UnsetType | None = UNSET
 
 
 class ApiKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -69,7 +69,7 @@ class Operations:
         self, operation: Row, was: UUID | None, job_id: UUID, passed: int, wanted: BulkCancel
     ) -> bool:
         """Cancel a job and move past it; False when this is no longer ours to do."""
-        change = Change(self._backlogs, operation["tenant_id"], [job_id])
+        change = Change(self._backlogs, {job_id: operation["tenant_id"]})
         async with self._store.transaction() as tx:
             # The position first: it is locked by this, and who comes second finds it moved.
             if not await operations.advance(tx, operation["id"], was, job_id, passed):

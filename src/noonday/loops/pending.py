@@ -31,6 +31,8 @@ SETTLED: Final = timedelta(seconds=15)
 """What began earlier than this is committed or gone: no transaction takes so long."""
 FORGOTTEN: Final = 5_000
 
+_START: Final = UUID(int=0)
+
 log = structlog.get_logger()
 
 
@@ -39,7 +41,7 @@ class _Walk:
     base: Row
     at: datetime
     began_at: datetime
-    after: UUID = UUID(int=0)
+    after: UUID = _START
     found: int = 0
 
 

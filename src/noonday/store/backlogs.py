@@ -21,39 +21,39 @@ ASKED_TICKS: Final = 60
 
 
 class Change:
-    """What becomes of jobs of one tenant in a transaction that may end them, or reopen them, in
-    ways that only the database can tell: looked at before and after."""
+    """What becomes of jobs in a transaction that may end them in ways that only the database can
+    tell: looked at before and after. Tenants that have no such quota cost nothing."""
 
-    def __init__(
-        self, backlogs: Backlogs | None, tenant_id: int, job_ids: Collection[UUID]
-    ) -> None:
+    def __init__(self, backlogs: Backlogs | None, tenants: Mapping[UUID, int]) -> None:
+        """``tenants``: by job, whose it is."""
         self._backlogs = backlogs
-        self._tenant_id = tenant_id
-        watched = backlogs is not None and backlogs.watches(tenant_id)
-        self._job_ids = sorted(job_ids) if watched else []
+        self._tenants = {} if backlogs is None else {
+            job: tenant for job, tenant in sorted(tenants.items()) if backlogs.watches(tenant)
+        }  # fmt: skip
         self._before: set[UUID] = set()
         self._after: set[UUID] = set()
         self._at: datetime | None = None
 
     async def begin(self, tx: Tx) -> None:
-        """Look before anything is changed; for a tenant without the quota nothing is done. Settles
-        that are under way come first, since they note for themselves what they end."""
-        for job_id in self._job_ids:
+        """Look before anything is changed. Settles that are under way come first: what they end
+        they note for themselves."""
+        for job_id in self._tenants:
             await cancels.lock(tx, Which(job_id))
-        if self._job_ids:
-            self._before = await pending.still(tx, self._job_ids)
+        self._before = await pending.still(tx, list(self._tenants))
 
     async def end(self, tx: Tx) -> None:
         """Look again, in the same transaction."""
-        if self._job_ids:
-            self._after = await pending.still(tx, self._job_ids)
+        if self._tenants:
+            self._after = await pending.still(tx, list(self._tenants))
             self._at = await tx.clock()
 
     def note(self) -> None:
         """It is committed."""
-        if self._backlogs is not None and self._at is not None:
-            came, went = len(self._after - self._before), len(self._before - self._after)
-            self._backlogs.note(self._tenant_id, self._at, came=came, ended=went)
+        if self._backlogs is None or self._at is None:
+            return
+        for job, tenant in self._tenants.items():
+            came, went = job in self._after - self._before, job in self._before - self._after
+            self._backlogs.note(tenant, self._at, came=int(came), ended=int(went))
 
 
 class Backlogs:
@@ -106,6 +106,10 @@ class Backlogs:
         self._has_read(asked, found)
         self._forget(now)
         return len(rows)
+
+    async def write(self) -> None:
+        """Write what was noted, for the last time."""
+        await self.tick()
 
     def _has_read(self, asked: Collection[int], found: Mapping[int, Standing]) -> None:
         for tenant in list(self._asked):

@@ -170,6 +170,19 @@ async def still(tx: Tx, job_ids: Sequence[UUID]) -> set[UUID]:
     return {row["id"] for row in await tx.rows(STILL, list(job_ids))} if job_ids else set()
 
 
+ONE_OFF: Final = """
+SELECT count(*)::int FROM unnest($1::uuid[]) AS i(id)
+CROSS JOIN LATERAL (SELECT schedule_type FROM jobs AS j WHERE j.id = i.id LIMIT 1) AS j
+WHERE j.schedule_type = 'once'
+"""
+
+
+async def one_off(tx: Tx, job_ids: Sequence[UUID]) -> int:
+    """How many of these jobs are to run once: of these a run that is reopened reopens the job."""
+    count: int = await tx.value(ONE_OFF, list(job_ids))
+    return count
+
+
 # Not for as long as some process may not have noted yet, nor before what began earlier must have
 # come to its end.
 DUE: Final = """
@@ -214,5 +227,3 @@ DELETE FROM pending_counts WHERE ctid = ANY (ARRAY(
 async def forget(tx: Tx, limit: int) -> int:
     """Delete what was noted before the last count, or of tenants without a quota; how many."""
     return await tx.execute(FORGET, tx.now, KEPT, limit)
-
-

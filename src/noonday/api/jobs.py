@@ -178,7 +178,7 @@ async def trigger(request: Request) -> Response:
         if not answer.replayed:
             share.made(0)
     finally:
-        share.close()
+        await share.close()
     context.wakeups.runs()
     return answer.response(share.headers)
 

@@ -41,7 +41,8 @@ async def create(request: Request) -> Response:
     job = schemas.read_job(body, allow_private=context.allow_private_targets, ports=_ports(context))
     if isinstance(job, list):
         raise problems.invalid(job)
-    share = await _quotas(request).ask(caller_of(request), [_size(request, job)])
+    _require_fit(request, job)
+    share = await _quotas(request).ask(caller_of(request), [len(job.payload)])
     try:
         if share.refusal is not None and use is None:
             raise share.refusal
@@ -49,7 +50,7 @@ async def create(request: Request) -> Response:
         if not answer.replayed:
             share.made(0)
     finally:
-        share.close()
+        await share.close()
     return answer.response(share.headers)
 
 
@@ -62,16 +63,14 @@ async def create_batch(request: Request) -> Response:
     )
     if isinstance(batch, list):
         raise problems.invalid(batch)
-    # What is at fault costs nothing.
-    sound = [n for n, item in enumerate(batch.items) if not isinstance(item.job, list)]
-    sizes = [_size(request, cast("JobRequest", batch.items[n].job)) for n in sound]
-    share = await _quotas(request).ask(caller_of(request), sizes, whole=batch.atomic)
-    refusals = {n: share.refusal_of(place) for place, n in enumerate(sound)}
+    sizes = _sizes(request, batch)
+    share = await _quotas(request).ask(caller_of(request), list(sizes.values()), whole=batch.atomic)
+    refusals = {n: share.refusal_of(place) for place, n in enumerate(sizes)}
     try:
         answers = await _carry_out(request, batch, refusals)
-        share.made(*(place for place, n in enumerate(sound) if _is_new(answers[n])))
+        share.made(*(place for place, n in enumerate(sizes) if _is_new(answers[n])))
     finally:
-        share.close()
+        await share.close()
     return json(_batch_answer(request, answers), 202, share.headers)
 
 
@@ -154,23 +153,33 @@ async def _submit(
     return answer
 
 
-def _size(request: Request, job: JobRequest) -> int:
-    """The bytes of a payload, as they count; what is over the limit is refused for that."""
-    return min(len(job.payload), caller_of(request).max_payload_bytes)
+def _sizes(request: Request, batch: Batch) -> dict[int, int]:
+    """What the jobs of a batch count for, by their number, but for those that are at fault."""
+    most = caller_of(request).max_payload_bytes
+    sizes = {
+        n: len(item.job.payload)
+        for n, item in enumerate(batch.items)
+        if not isinstance(item.job, list)
+    }
+    return {n: size for n, size in sizes.items() if size <= most}
+
+
+def _require_fit(request: Request, job: JobRequest) -> None:
+    most = caller_of(request).max_payload_bytes
+    if len(job.payload) > most:
+        raise problems.too_large(most, "payload")
 
 
 async def _order(
     request: Request, job: JobRequest, use: Use | None, refusal: Problem | None
 ) -> _Ordered:
-    caller = caller_of(request)
-    if len(job.payload) > caller.max_payload_bytes:
-        raise problems.too_large(caller.max_payload_bytes, "payload")
+    _require_fit(request, job)
     blob = None
     if len(job.payload) > INLINE_BYTES:
         blob = await _put(context_of(request), job.payload)
     order = Order(
-        caller, job, blob, use, headers.traceparent(request), problems.request_id(request),
-        refusal,
+        caller_of(request), job, blob, use, headers.traceparent(request),
+        problems.request_id(request), refusal,
     )  # fmt: skip
     return _Ordered(order, blob)
 

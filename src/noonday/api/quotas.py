@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -19,6 +20,7 @@ from noonday.api import rate_headers
 from noonday.api.context import AppContext, Caller
 from noonday.api.problems import Problem
 from noonday.api.rate_headers import Limit
+from noonday.domain.errors import StoreUnavailable
 from noonday.domain.quotas import CREATES, PENDING, Lease, Quotas
 from noonday.store import rates
 from noonday.store.rates import Wanted, quota_key
@@ -88,7 +90,7 @@ class Share:
         allowed: int,
         refusal: Problem | None = None,
         headers: dict[str, str] | None = None,
-        give_back: Callable[[set[int]], None] = lambda made: None,
+        give_back: Callable[[set[int]], Awaitable[None]] | None = None,
     ) -> None:
         self.allowed = allowed
         self.refusal = refusal
@@ -105,9 +107,10 @@ class Share:
         """These jobs of the request are there now. The others cost nothing."""
         self._made.update(numbers)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Give back what was not needed after all: for jobs at fault, or made before."""
-        self._give_back(self._made)
+        if self._give_back is not None:
+            await self._give_back(self._made)
 
 
 class QuotaKeeper:
@@ -256,14 +259,26 @@ class QuotaKeeper:
             partial(self._give_back, account, sizes[:allowed], room is not None),
         )
 
-    def _give_back(
+    async def _give_back(
         self, account: _Account, sizes: Sequence[int], counted: bool, made: set[int]
     ) -> None:
-        now, unused = self._clock(), [size for n, size in enumerate(sizes) if n not in made]
-        for lease in account.leases:
-            lease.give_back(_cost(lease, unused), now)
         if counted:
             account.reserved -= len(sizes)
+        now, unused = self._clock(), [size for n, size in enumerate(sizes) if n not in made]
+        if not unused:
+            return
+        left = [
+            (lease.rate, lease.give_back(_cost(lease, unused), now)) for lease in account.leases
+        ]
+        surplus = [
+            (quota_key(rate.name, account.tenant_id), number / rate.per_sec)
+            for rate, number in left
+            if number
+        ]
+        if surplus:
+            with suppress(StoreUnavailable):  # then it is lost
+                async with self._store.transaction() as tx:
+                    await rates.give_back(tx, surplus)
 
 
 def _too_many(account: _Account, sizes: Sequence[int], *, makes: bool) -> Problem | None:

@@ -83,10 +83,13 @@ class Lease:
         """Use tokens of those that are held."""
         self._tokens -= number
 
-    def give_back(self, number: int, now: float) -> None:
-        """Tokens that were not needed after all; they are no longer good than those held."""
-        if now < self._until:
-            self._tokens = min(self._tokens + number, self.rate.block)
+    def give_back(self, number: int, now: float) -> int:
+        """Tokens that were not needed after all: a block of them is kept, for as long as the lease
+        lasts; how many are left over for others."""
+        kept = max(0, min(number, self.rate.block - self._tokens)) if now < self._until else 0
+        self._tokens += kept
+        self._next_at -= (number - kept) / self.rate.per_sec
+        return number - kept
 
     def wanted(self, number: int, now: float) -> int:
         """What to take when ``number`` tokens are needed: a little more than that where the last

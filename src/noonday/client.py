@@ -299,7 +299,9 @@ class Tenants(Resource[_D_co, _I_co]):
         return self._pages(_read("/v1/tenants"))
 
     def change(self, name: str, **settings: Any) -> _D_co:
-        """Change settings: ``max_payload_bytes``, ``keep_responses``."""
+        """Change settings: ``max_payload_bytes``, ``keep_responses``, and the quotas
+        ``creates_per_sec``, ``creates_burst``, ``create_bytes_per_sec`` and ``max_pending_jobs``,
+        of which None takes one away."""
         path = f"/v1/tenants/{_segment(name)}"
         return self._send(Call("PATCH", path, body=settings, repeatable=True))
 

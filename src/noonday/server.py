@@ -42,6 +42,7 @@ from noonday.loops.dependents import LOOK_SEC, Dependents
 from noonday.loops.flight import BEAT_SEC
 from noonday.loops.janitor import Janitor
 from noonday.loops.operations import Operations
+from noonday.loops.pending import Recount
 from noonday.loops.reaper import Reaper
 from noonday.loops.replays import Replays
 from noonday.loops.retries import Retries
@@ -60,6 +61,7 @@ from noonday.store import (
     tenants,
     workers,
 )
+from noonday.store.backlogs import Backlogs
 from noonday.store.blobs import LocalBlobs
 from noonday.store.connections import host_name
 from noonday.store.secretbox import SecretBox, create_key_file, read_key_file
@@ -71,6 +73,7 @@ WAIT_FOR_DATABASE_SEC: Final = 30.0
 GAUGES_SEC: Final = 5.0
 ALERTS_SEC: Final = 5.0
 REPORT_SEC: Final = 2.0
+PENDING_SEC: Final = 1.0
 SPARE_FILES: Final = 128
 """Open files of a worker beside its slots and pool: logs, blobs, connections just left idle."""
 BESIDE_POOL: Final = 2
@@ -91,6 +94,7 @@ class Node:
     store: Store
     metrics: Metrics
     wakeups: Wakeups
+    backlogs: Backlogs
     unsafe: list[str]
     stack: AsyncExitStack
     api_socket: socket.socket | None
@@ -140,6 +144,7 @@ async def api(node: Node) -> None:
         secretbox=read_key_file(settings.secret_key_path),
         wakeups=node.wakeups,
         metrics=node.metrics,
+        backlogs=node.backlogs,
         allow_private_targets=settings.allow_private_targets,
         allowed_ports=settings.allowed_ports,
         blobs_shared=settings.blobs_shared,
@@ -153,7 +158,8 @@ async def api(node: Node) -> None:
 async def scheduler(node: Node) -> None:
     """Timers become runs; retries, replays, expired leases and old partitions are looked after."""
     settings, store, metrics = node.settings, node.store, node.metrics
-    part = Scheduler(store, node.id, node.name, metrics, node.wakeups)
+    backlogs = node.backlogs
+    part = Scheduler(store, node.id, node.name, metrics, node.wakeups, backlogs=backlogs)
     try:
         await part.keep_shards()
     except StoreUnavailable as error:
@@ -171,16 +177,18 @@ async def scheduler(node: Node) -> None:
     tell = node.loop("dependents", dependents.tick)
     node.wakeups.on(dependencies.WAKE, tell.wake)
     node.loop("dependents sweep", dependents.look, pause_sec=LOOK_SEC, steady=True)
-    reaper = Reaper(store, LANES, metrics, node.wakeups)
+    reaper = Reaper(store, LANES, metrics, node.wakeups, backlogs)
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
-    bulk = Operations(store)
+    bulk = Operations(store, backlogs)
     node.loop("operations", bulk.tick, pause_sec=1.0)
-    replays = Replays(store, metrics, node.wakeups)
+    replays = Replays(store, metrics, node.wakeups, backlogs=backlogs)
     node.loop("replays", replays.tick, pause_sec=1.0, sleep_for=replays.sleep_for)
     kept = settings.retention
     janitor = Janitor(store, node.blobs(), kept, metrics, leads=lambda: 0 in part.epochs)
     node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for)
     node.loop("gauges", _gauges(node), pause_sec=GAUGES_SEC, steady=True)
+    recount = Recount(store, metrics, leads=lambda: 0 in part.epochs)
+    node.loop("recount", recount.tick, pause_sec=1.0, steady=True)
     _alerts(node, leads=lambda: 0 in part.epochs)
 
 
@@ -225,6 +233,7 @@ async def worker(node: Node) -> None:
         metrics=node.metrics,
         slots=settings.slots,
         pauses=pauses(settings.breaker_pause_sec),
+        backlogs=node.backlogs,
     )
     # Stopped from the last to the first: nothing is claimed any more, what runs ends, what came
     # of it is written, and only then do the heartbeats cease.
@@ -289,6 +298,9 @@ async def _run(
     async with AsyncExitStack() as stack:
         admin = admin_socket or listening.bind(settings.host, settings.admin_port)
         node = await _node(role, settings, stack, admin, api_socket, stop)
+        # What is noted up to the very end is written last.
+        stack.push_async_callback(_leave, node.backlogs.write)
+        node.loop("pending", node.backlogs.tick, pause_sec=PENDING_SEC, steady=True)
         await ROLES[role](node)
         _watch(node)
         sender = asyncio.create_task(node.wakeups.run())
@@ -343,14 +355,16 @@ async def _node(
     for reason in Reason:  # a series that begins above zero has not increased for Prometheus
         metrics.dead_lettered(reason, 0)
     name = settings.worker_name or f"{host_name()}-{os.getpid()}"
+    process_id = uuid4()
     node = Node(
         role,
         settings,
-        uuid4(),
+        process_id,
         name,
         store,
         metrics,
         Wakeups(store, metrics.notified),
+        Backlogs(store, process_id),
         unsafe,
         stack,
         api_socket,

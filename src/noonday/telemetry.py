@@ -212,6 +212,15 @@ class Metrics:
         self._registry.register(self._horizon)
 
         self._jobs_accepted = self._counter("jobs_accepted", "Jobs answered with 202")
+        self._quota_refusals = _Bound(
+            self._counter(
+                "quota_refusals", "Jobs and triggers refused for a quota, by which", "quota"
+            ),
+            4,
+        )
+        self._pending_corrected = self._counter(
+            "pending_corrected", "By how much recounts of pending jobs differed from what was noted"
+        )
         self._jobs_suspended = self._counter(
             "jobs_suspended", "Jobs taken out of service because they cannot be computed"
         )
@@ -323,6 +332,14 @@ class Metrics:
     def jobs_accepted(self, count: int = 1) -> None:
         """Jobs were made durable and answered with 202."""
         self._jobs_accepted.inc(count)
+
+    def quota_exceeded(self, quota: str, count: int) -> None:
+        """Jobs or triggers were refused: ``creates``, ``bytes`` or ``pending`` was used up."""
+        self._quota_refusals(quota).inc(count)
+
+    def pending_corrected(self, by: int) -> None:
+        """A recount found so many jobs more or fewer than processes had noted."""
+        self._pending_corrected.inc(by)
 
     def job_suspended(self) -> None:
         """A job cannot be computed and was taken out of service."""

@@ -23,6 +23,7 @@ from noonday.loops.scheduler import Scheduler
 from noonday.loops.worker import Worker
 from noonday.settings import Retention
 from noonday.store import Store
+from noonday.store.backlogs import Backlogs
 from noonday.store.blobs import LocalBlobs
 from noonday.store.secretbox import SecretBox
 from noonday.store.signing import SigningKeys
@@ -83,8 +84,9 @@ class Hanging(Scripted):
 class Parts:
     """Makes loops over one database; each has its own metrics, as each process has."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, folder: Path, backlogs: Backlogs | None = None) -> None:
         self._store = store
+        self._backlogs = backlogs
         self._blobs = LocalBlobs(folder)
 
     def close(self) -> None:
@@ -110,14 +112,17 @@ class Parts:
             keys=SigningKeys(self._store, SecretBox([bytes(32)])),
             metrics=Metrics(),
             slots={"default": slots, "long": long_slots},
+            backlogs=self._backlogs,
         )
 
     def scheduler(self, *, store: Store | None = None, id: UUID | None = None) -> Scheduler:
         store = store or self._store
-        return Scheduler(store, id or uuid4(), "scheduler", Metrics(), Wakeups(store))
+        return Scheduler(
+            store, id or uuid4(), "scheduler", Metrics(), Wakeups(store), backlogs=self._backlogs
+        )
 
     def reaper(self) -> Reaper:
-        return Reaper(self._store, LANES, Metrics(), Wakeups(self._store))
+        return Reaper(self._store, LANES, Metrics(), Wakeups(self._store), self._backlogs)
 
     def admission(self, *, store: Store | None = None) -> Admission:
         store = store or self._store

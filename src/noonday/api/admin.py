@@ -7,6 +7,7 @@ from typing import cast
 from uuid import UUID
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -29,6 +30,7 @@ from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
 from noonday.api.reading import Fault
 from noonday.api.schemas import ApiKeyBody, TenantBody, TenantChanges
+from noonday.domain.quotas import Quotas
 from noonday.domain.roles import role_named
 from noonday.store import Row, Tx, api_keys, audit, reports, shards, tenants, workers
 
@@ -66,14 +68,11 @@ async def create_tenant(request: Request) -> Response:
         await tenants.change(
             tx, made[0], max_payload_bytes=None, keep_responses=wanted.keep_responses
         )
-        after = {
-            "max_payload_bytes": wanted.max_payload_bytes,
-            "keep_responses": wanted.keep_responses,
-        }
-        await note(tx, request, "tenant.create", ("tenant", wanted.name), after=after)
-        row = await tenants.one(tx, wanted.name)
+        await _set_quotas(tx, there(await tenants.one(tx, wanted.name)), wanted)
+        row = there(await tenants.one(tx, wanted.name))
+        await note(tx, request, "tenant.create", ("tenant", wanted.name), after=_settings(row))
     headers = {"Location": f"/v1/tenants/{wanted.name}", **NO_STORE}
-    return json(_tenant(there(row), made[1]), 201, headers)
+    return json(_tenant(row, made[1]), 201, headers)
 
 
 async def change_tenant(request: Request) -> Response:
@@ -87,14 +86,38 @@ async def change_tenant(request: Request) -> Response:
             max_payload_bytes=wanted.max_payload_bytes,
             keep_responses=wanted.keep_responses,
         )
+        # Read again: by now the row is locked.
+        await _set_quotas(tx, there(await tenants.one(tx, found["name"])), wanted)
         row = there(await tenants.one(tx, found["name"]))
         before, after = _settings(found), _settings(row)
         await note(tx, request, "tenant.change", ("tenant", found["name"]), before, after)
+    _forget_callers(request)
     return json(_tenant(row))
 
 
 def _settings(row: Row) -> dict[str, object]:
-    return {name: row[name] for name in ("max_payload_bytes", "keep_responses")}
+    names = ("max_payload_bytes", "keep_responses", *Quotas._fields)
+    return {name: row[name] for name in names}
+
+
+async def _set_quotas(tx: Tx, found: Row, wanted: TenantBody | TenantChanges) -> None:
+    """What is not given stays as it was found; a burst without a rate means nothing."""
+    was = Quotas(*(found[name] for name in Quotas._fields))
+    given = {name: getattr(wanted, name) for name in Quotas._fields}
+    given = {name: value for name, value in given.items() if value is not UNSET}
+    quotas = was._replace(**given)
+    if quotas.creates_per_sec is None and quotas.creates_burst is not None:
+        if given.get("creates_burst") is not None:
+            fault = Fault("/creates_burst", "conflict", "needs creates_per_sec")
+            raise problems.invalid([fault])
+        quotas = quotas._replace(creates_burst=None)
+    if quotas != was:
+        await tenants.set_quotas(tx, found["id"], quotas)
+
+
+def _forget_callers(request: Request) -> None:
+    """What keys and their tenants may do was changed: here that holds at once."""
+    cast("Gate", request.app.state.gate).forget()
 
 
 async def rotate_secret(request: Request) -> Response:
@@ -121,6 +144,10 @@ def _tenant(row: Row, secret: bytes | None = None) -> TenantDocument:
         name=row["name"],
         max_payload_bytes=row["max_payload_bytes"],
         keep_responses=row["keep_responses"],
+        creates_per_sec=row["creates_per_sec"],
+        creates_burst=row["creates_burst"],
+        create_bytes_per_sec=row["create_bytes_per_sec"],
+        max_pending_jobs=row["max_pending_jobs"],
         created_at=stamp(row["created_at"]),
         secrets_rotated_at=stamp(row["secrets_rotated_at"]),
         signing_secret=None if secret is None else tenants.written(secret),
@@ -179,7 +206,7 @@ async def revoke_api_key(request: Request) -> Response:
         row = await api_keys.one(tx, key_id)
     if row is None:
         raise not_found("No API key")
-    cast("Gate", request.app.state.gate).forget()
+    _forget_callers(request)
     return json(_api_key(row))
 
 

@@ -66,9 +66,19 @@ from noonday.api.parameters import (
 from noonday.api.problems import HANDLERS, Problem
 from noonday.api.public import Description
 from noonday.api.queries import check_names
+from noonday.api.quotas import QuotaKeeper
 from noonday.api.replay_bodies import ReplayBody, WhyBody
 from noonday.api.requests import Requests
-from noonday.api.routes import ETAG, IDEMPOTENCY_KEY, LOCATION, REPLAYED, Answer, Route
+from noonday.api.routes import (
+    ETAG,
+    IDEMPOTENCY_KEY,
+    LOCATION,
+    RATE_LIMIT,
+    RATE_LIMIT_POLICY,
+    REPLAYED,
+    Answer,
+    Route,
+)
 from noonday.api.schemas import (
     ApiKeyBody,
     BatchBody,
@@ -84,16 +94,17 @@ from noonday.domain.roles import Role
 VIEWER, SUBMITTER, OPERATOR, ADMIN = Role
 
 _MADE: Final = (LOCATION, REPLAYED)
+_LIMITED: Final = (RATE_LIMIT, RATE_LIMIT_POLICY)
 _LISTED: Final = (LINK,)
 
 # fmt: off
 ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/jobs", "create_job", SUBMITTER, "Create a job", posting.create,
-          Answer(202, "The job is durable.", JobDocument, _MADE), JobBody,
-          (IDEMPOTENCY_KEY, TRACEPARENT), (409,)),
+          Answer(202, "The job is durable.", JobDocument, (*_MADE, *_LIMITED)), JobBody,
+          (IDEMPOTENCY_KEY, TRACEPARENT), (409, 429)),
     Route("POST", "/v1/jobs:batch", "create_jobs", SUBMITTER, "Create up to 1,000 jobs",
-          posting.create_batch, Answer(202, "Each result in order.", BatchAnswer), BatchBody,
-          (TRACEPARENT,), (409,)),
+          posting.create_batch, Answer(202, "Each result in order.", BatchAnswer, _LIMITED),
+          BatchBody, (TRACEPARENT,), (409, 429)),
     Route("GET", "/v1/jobs", "list_jobs", VIEWER, "List jobs, newest first", jobs.page,
           Answer(200, "A page; a filtered one may be short.", Page[JobDocument], _LISTED), None,
           (*JOB_FILTERS, *PAGE), (400,)),
@@ -109,8 +120,8 @@ ROUTES: Final[tuple[Route, ...]] = (
           (IDEMPOTENCY_KEY,), (409,)),
     Route("POST", "/v1/jobs/{id}/trigger", "trigger_job", OPERATOR,
           "Run a job now, beside its schedule", jobs.trigger,
-          Answer(202, "The run is durable.", RunDocument, _MADE), TriggerBody,
-          (IDEMPOTENCY_KEY,), (409,), body_optional=True),
+          Answer(202, "The run is durable.", RunDocument, (*_MADE, *_LIMITED)), TriggerBody,
+          (IDEMPOTENCY_KEY,), (409, 429), body_optional=True),
     Route("GET", "/v1/jobs/{id}/executions", "list_executions", VIEWER,
           "List a job's attempts, newest first", runs.executions,
           Answer(200, "A page.", Page[ExecutionDocument], _LISTED), None, PAGE, (400,)),
@@ -219,6 +230,7 @@ def create_app(context: AppContext) -> Starlette:
     app.state.description = Description(ROUTES)
     app.state.gate = Gate(context.store)
     app.state.commits = Commits(context)
+    app.state.quotas = QuotaKeeper(context)
     return app
 
 

@@ -8,7 +8,7 @@ out of its batch, one whose key is in other hands leaves it and comes back a lit
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -177,6 +177,8 @@ async def _commit(context: AppContext, orders: Sequence[Order], *, whole: bool =
     if created.timers_soon:
         context.wakeups.timers()
     context.metrics.jobs_accepted(len(created.ids))
+    for tenant_id, came in Counter(created.tenants).items():
+        context.backlogs.note(tenant_id, created.at, came=came)
     return created
 
 
@@ -202,6 +204,8 @@ def _require_all(created: Created) -> None:
 
 
 def _of_job(n: int, problem: Problem) -> Problem:
+    if problem.exceeded is not None:  # not the job's fault
+        return problem
     errors = [Fault(f"/jobs/{n}/job{f.pointer}", f.code, f.detail) for f in problem.errors]
     errors = errors or [Fault(f"/jobs/{n}", problem.code, problem.detail)]
     return Problem(problem.status, problem.code, problem.detail, errors=errors)

@@ -7,9 +7,11 @@ from typing import Final, NamedTuple, cast
 
 from starlette.requests import Request
 
+from noonday.domain.quotas import Quotas
 from noonday.domain.ranking import Ranks, by_time
 from noonday.domain.roles import Role
 from noonday.store import Store
+from noonday.store.backlogs import Backlogs
 from noonday.store.blobs import BlobStore
 from noonday.store.secretbox import SecretBox
 from noonday.store.wakeups import Wakeups
@@ -28,6 +30,7 @@ class AppContext:
     secretbox: SecretBox
     wakeups: Wakeups
     metrics: Metrics
+    backlogs: Backlogs
     ranks: Ranks = by_time
     """Where what becomes due at once queues."""
     allow_private_targets: bool = False
@@ -47,6 +50,8 @@ class Caller(NamedTuple):
     tenant: str
     role: Role
     max_payload_bytes: int
+    quotas: Quotas | None = None
+    """None without any, so that nothing more is looked at."""
 
 
 def context_of(request: Request) -> AppContext:

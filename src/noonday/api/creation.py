@@ -49,6 +49,8 @@ class Order(NamedTuple):
     use: Use | None
     traceparent: str | None
     request_id: str
+    refusal: Problem | None = None
+    """Why it may not be created, unless it was before: its tenant's quota is used up."""
 
     @property
     def wanted(self) -> parents.Wanted:
@@ -65,9 +67,12 @@ Result = Answer | Busy | Moving | Problem
 
 
 class Created(NamedTuple):
-    """What became of a batch, order by order, and what to wake when it is committed."""
+    """What became of a batch, order by order, and what to wake and note when it is committed."""
 
     results: list[Result]
+    at: datetime
+    tenants: list[int]
+    """Of those that were created."""
     ids: list[UUID]
     runs: bool
     timers_soon: bool
@@ -110,6 +115,8 @@ async def create(
     due_soon = now + SOON
     return Created(
         results=[results[n] for n in range(len(orders))],
+        at=now,
+        tenants=[row.job.tenant_id for row in rows.values()],
         ids=[row.job.id for row in rows.values()],
         runs=any(row.opening for row in rows.values()),
         timers_soon=any(row.timer and row.timer.due_at <= due_soon for row in rows.values()),
@@ -169,6 +176,8 @@ def _lay_out(
     box: SecretBox,
     family: Family,
 ) -> _Rows:
+    if order.refusal is not None:
+        raise order.refusal
     request, tenant_id = order.request, order.caller.tenant_id
     wanted, first_at, planned = _plan(request, job_id, now, ledger_start)
     delay = schedule.jitter(job_id, wanted.jitter_sec)

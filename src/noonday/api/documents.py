@@ -370,6 +370,10 @@ class TenantDocument(msgspec.Struct, frozen=True):
     name: str
     max_payload_bytes: int
     keep_responses: Annotated[bool, _note("Whether excerpts of answers are kept.")]
+    creates_per_sec: Annotated[float | None, _note("Quota of jobs and triggers posted a second.")]
+    creates_burst: Annotated[int | None, _note("So many of them at once after a pause.")]
+    create_bytes_per_sec: Annotated[int | None, _note("Quota of payload bytes posted a second.")]
+    max_pending_jobs: Annotated[int | None, _note("Quota of jobs that have not ended.")]
     created_at: Stamp
     secrets_rotated_at: Stamp
     signing_secret: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -18,8 +18,9 @@ from noonday.api.documents import BatchAnswer, BatchItem, JobDocument
 from noonday.api.keys import Answer
 from noonday.api.pages import json
 from noonday.api.problems import Problem
+from noonday.api.quotas import QuotaKeeper
 from noonday.api.reading import Fault
-from noonday.api.schemas import Item, JobRequest
+from noonday.api.schemas import Batch, Item, JobRequest
 from noonday.domain.errors import StoreUnavailable
 from noonday.store import workers
 from noonday.store.blobs import new_reference
@@ -40,8 +41,17 @@ async def create(request: Request) -> Response:
     job = schemas.read_job(body, allow_private=context.allow_private_targets, ports=_ports(context))
     if isinstance(job, list):
         raise problems.invalid(job)
-    answer = await _submit(request, job, use)
-    return answer.response()
+    _require_fit(request, job)
+    share = await _quotas(request).ask(caller_of(request), [len(job.payload)])
+    try:
+        if share.refusal is not None and use is None:
+            raise share.refusal
+        answer = await _submit(request, job, use, share.refusal)
+        if not answer.replayed:
+            share.made(0)
+    finally:
+        await share.close()
+    return answer.response(share.headers)
 
 
 async def create_batch(request: Request) -> Response:
@@ -53,28 +63,52 @@ async def create_batch(request: Request) -> Response:
     )
     if isinstance(batch, list):
         raise problems.invalid(batch)
+    sizes = _sizes(request, batch)
+    share = await _quotas(request).ask(caller_of(request), list(sizes.values()), whole=batch.atomic)
+    refusals = {n: share.refusal_of(place) for place, n in enumerate(sizes)}
+    try:
+        answers = await _carry_out(request, batch, refusals)
+        share.made(*(place for place, n in enumerate(sizes) if _is_new(answers[n])))
+    finally:
+        await share.close()
+    return json(_batch_answer(request, answers), 202, share.headers)
+
+
+def _is_new(answer: Answer | Problem) -> bool:
+    return isinstance(answer, Answer) and not answer.replayed
+
+
+async def _carry_out(
+    request: Request, batch: Batch, refusals: Mapping[int, Problem | None]
+) -> Sequence[Answer | Problem]:
     if batch.atomic:
-        answers: Sequence[Answer | Problem] = await _all_or_none(request, batch.items)
-    else:
-        answers = await asyncio.gather(*(_one_of_many(request, item) for item in batch.items))
-        down = [one for one in answers if isinstance(one, Problem) and one.status == 503]
-        if len(down) == len(answers):
-            raise down[0]
-    return json(_batch_answer(request, answers), 202)
+        return await _all_or_none(request, batch.items, next(iter(refusals.values()), None))
+    answers = await asyncio.gather(
+        *(_one_of_many(request, item, refusals.get(n)) for n, item in enumerate(batch.items))
+    )
+    down = [one for one in answers if isinstance(one, Problem) and one.status == 503]
+    if len(down) == len(answers):
+        raise down[0]
+    return answers
 
 
-async def _one_of_many(request: Request, item: Item) -> Answer | Problem:
+async def _one_of_many(request: Request, item: Item, refusal: Problem | None) -> Answer | Problem:
     try:
         if isinstance(item.job, list):
             raise problems.invalid(item.job)
-        return await _submit(request, item.job, _use_of(request, item))
+        use = _use_of(request, item)
+        if refusal is not None and use is None:
+            return refusal
+        return await _submit(request, item.job, use, refusal)
     except Problem as problem:
         return problem
     except StoreUnavailable:
         return problems.unavailable()
 
 
-async def _all_or_none(request: Request, items: Sequence[Item]) -> list[Answer]:
+async def _all_or_none(
+    request: Request, items: Sequence[Item], refusal: Problem | None
+) -> list[Answer]:
     faults = [
         Fault(f"/jobs/{n}/job{fault.pointer}", fault.code, fault.detail)
         for n, item in enumerate(items)
@@ -83,12 +117,14 @@ async def _all_or_none(request: Request, items: Sequence[Item]) -> list[Answer]:
     ]
     if faults:
         raise Problem(422, "invalid", "Jobs of the batch have faults; see errors.", errors=faults)
+    if refusal is not None and any(item.idempotency_key is None for item in items):
+        raise refusal
     ordered: list[_Ordered] = []
     answers: list[Answer] = []
     try:
         for item in items:
             job = cast("JobRequest", item.job)
-            ordered.append(await _order(request, job, _use_of(request, item)))
+            ordered.append(await _order(request, job, _use_of(request, item), refusal))
         answers = await _commits(request).create_all([one.order for one in ordered])
     except Problem:
         await _discard(context_of(request), ordered)
@@ -103,8 +139,10 @@ class _Ordered(NamedTuple):
     blob: str | None
 
 
-async def _submit(request: Request, job: JobRequest, use: Use | None) -> Answer:
-    ordered = await _order(request, job, use)
+async def _submit(
+    request: Request, job: JobRequest, use: Use | None, refusal: Problem | None
+) -> Answer:
+    ordered = await _order(request, job, use, refusal)
     try:
         answer = await _commits(request).submit(ordered.order)
     except Problem:
@@ -115,16 +153,34 @@ async def _submit(request: Request, job: JobRequest, use: Use | None) -> Answer:
     return answer
 
 
-async def _order(request: Request, job: JobRequest, use: Use | None) -> _Ordered:
-    caller = caller_of(request)
-    if len(job.payload) > caller.max_payload_bytes:
-        raise problems.too_large(caller.max_payload_bytes, "payload")
+def _sizes(request: Request, batch: Batch) -> dict[int, int]:
+    """What the jobs of a batch count for, by their number, but for those that are at fault."""
+    most = caller_of(request).max_payload_bytes
+    sizes = {
+        n: len(item.job.payload)
+        for n, item in enumerate(batch.items)
+        if not isinstance(item.job, list)
+    }
+    return {n: size for n, size in sizes.items() if size <= most}
+
+
+def _require_fit(request: Request, job: JobRequest) -> None:
+    most = caller_of(request).max_payload_bytes
+    if len(job.payload) > most:
+        raise problems.too_large(most, "payload")
+
+
+async def _order(
+    request: Request, job: JobRequest, use: Use | None, refusal: Problem | None
+) -> _Ordered:
+    _require_fit(request, job)
     blob = None
     if len(job.payload) > INLINE_BYTES:
         blob = await _put(context_of(request), job.payload)
     order = Order(
-        caller, job, blob, use, headers.traceparent(request), problems.request_id(request)
-    )
+        caller_of(request), job, blob, use, headers.traceparent(request),
+        problems.request_id(request), refusal,
+    )  # fmt: skip
     return _Ordered(order, blob)
 
 
@@ -179,6 +235,10 @@ def _use_of(request: Request, item: Item) -> Use | None:
 
 def _commits(request: Request) -> Commits:
     return cast("Commits", request.app.state.commits)
+
+
+def _quotas(request: Request) -> QuotaKeeper:
+    return cast("QuotaKeeper", request.app.state.quotas)
 
 
 def _ports(context: AppContext) -> tuple[int, ...] | None:

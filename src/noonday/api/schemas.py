@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
-from msgspec import UNSET, Meta, Raw
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from noonday.api.checks import check_job, duration, parents_of
 from noonday.api.reading import Fault, Faults, read, read_quickly, read_slowly
@@ -264,6 +264,40 @@ class BulkCancelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=255, description="For whoever looks at it later.")] = ""
 
 
+CreatesPerSec = Annotated[
+    float,
+    Meta(
+        ge=0.001,
+        le=1_000_000,
+        description="Jobs and triggers that may be posted a second; null: no quota.",
+    ),
+]
+CreatesBurst = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=1_000_000,
+        description="How many of them at once after a pause; null: as many as in a second.",
+    ),
+]
+CreateBytesPerSec = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=1_000_000_000,
+        description="Bytes of payload that may be posted a second; null: no quota.",
+    ),
+]
+MaxPendingJobs = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=1_000_000_000,
+        description="Jobs that have not ended; with more nothing is created. null: no quota.",
+    ),
+]
+
+
 class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tenant to create."""
 
@@ -281,10 +315,14 @@ class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_responses: Annotated[
         bool, Meta(description="Whether an excerpt of what receivers answer is kept.")
     ] = True
+    creates_per_sec: CreatesPerSec | None = None
+    creates_burst: CreatesBurst | None = None
+    create_bytes_per_sec: CreateBytesPerSec | None = None
+    max_pending_jobs: MaxPendingJobs | None = None
 
 
 class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to change of a tenant; what is not given stays."""
+    """What to change of a tenant; what is not given stays. A quota that is null is taken away."""
 
     max_payload_bytes: (
         Annotated[int, Meta(ge=1, le=1_048_576, description="The largest payload of a job.")] | None
@@ -293,6 +331,10 @@ class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[bool, Meta(description="Whether an excerpt of what receivers answer is kept.")]
         | None
     ) = None
+    creates_per_sec: CreatesPerSec | UnsetType | None = UNSET
+    creates_burst: CreatesBurst | UnsetType | None = UNSET
+    create_bytes_per_sec: CreateBytesPerSec | UnsetType | None = UNSET
+    max_pending_jobs: MaxPendingJobs | UnsetType | None = UNSET
 
 
 class ApiKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -27,8 +27,10 @@ from noonday.domain.model import (
 )
 from noonday.domain.ranking import LATE_COMMIT
 from noonday.loops import tally
-from noonday.store import Row, Store, runs, settlements, workers
-from noonday.store.runs import held_key, key_of, lease_of
+from noonday.store import Row, Store, Tx, runs, settlements, workers
+from noonday.store.backlogs import Backlogs
+from noonday.store.endings import Endings
+from noonday.store.runs import Held, held_key, key_of, lease_of
 from noonday.store.settlements import Settlement
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
@@ -51,12 +53,18 @@ class Reaper:
     """Safe to run in any number of processes: each takes what the others have not locked."""
 
     def __init__(
-        self, store: Store, lanes: Sequence[str], metrics: Metrics, wakeups: Wakeups
+        self,
+        store: Store,
+        lanes: Sequence[str],
+        metrics: Metrics,
+        wakeups: Wakeups,
+        backlogs: Backlogs | None = None,
     ) -> None:
         self._store = store
         self._lanes = lanes
         self._metrics = metrics
         self._wakeups = wakeups
+        self._backlogs = backlogs
         self._passed_at = 0.0
         self._floors: dict[tuple[str, int], datetime] = {}
 
@@ -103,12 +111,24 @@ class Reaper:
             now = await tx.clock()
             items = [_settlement(row, now) for row in rows]
             written = await settlements.apply(tx, items)
+            ended = await self._ended(tx, rows, items, written)
+        ended.note()
         for row, item in zip(rows, items, strict=True):
             if item.held in written:
                 self._metrics.lease_expired()
                 tally.ended(self._metrics, lease_of(row), item.transition, item.outcome)
                 log.warning("lease.expired", run_id=str(key_of(row)), attempt=row["attempt"])
         return len(written)
+
+    async def _ended(
+        self, tx: Tx, rows: Sequence[Row], items: Sequence[Settlement], written: set[Held]
+    ) -> Endings:
+        endings = Endings(self._backlogs)
+        for row, item in zip(rows, items, strict=True):
+            if item.held in written and (spec := _read(row["spec"])) is not None:
+                endings.add(row["tenant_id"], item, spec.schedule)
+        await endings.look(tx)
+        return endings
 
 
 def _settlement(row: Row, now: datetime) -> Settlement:
@@ -119,8 +139,12 @@ def _settlement(row: Row, now: datetime) -> Settlement:
 
 def _policy(text: str) -> tuple[RetryPolicy, OnUnknown]:
     """What a job says. One that cannot be read is offered again: the claim tells what is wrong."""
+    spec = _read(text)
+    return (RetryPolicy(), "retry") if spec is None else (spec.retry_policy, spec.on_unknown)
+
+
+def _read(text: str) -> JobSpec | None:
     try:
-        spec = _spec.decode(text)
+        return _spec.decode(text)
     except msgspec.MsgspecError:
-        return RetryPolicy(), "retry"
-    return spec.retry_policy, spec.on_unknown
+        return None

@@ -18,10 +18,11 @@ from uuid import UUID
 import structlog
 
 from noonday.domain import replay as gate
-from noonday.domain.model import shard_of
+from noonday.domain.model import Kind, shard_of
 from noonday.domain.ranking import Ranks, by_time
 from noonday.domain.replay import ReplayState
-from noonday.store import Row, Store, Tx, dead_letters, letters, locks, replays
+from noonday.store import Row, Store, Tx, dead_letters, letters, locks, pending, replays
+from noonday.store.backlogs import Backlogs
 from noonday.store.replays import Replay
 from noonday.store.runs import key_of, work_of
 from noonday.store.wakeups import Wakeups
@@ -54,6 +55,8 @@ class Step:
     released: int = 0
     stopped: str | None = None
     """The kind of reason for which it has just stopped."""
+    reopened: list[UUID] = field(default_factory=list)
+    """The jobs of which the run of a nominal time was released."""
 
     @property
     def moved(self) -> bool:
@@ -65,8 +68,14 @@ class Replays:
     """Moves every replay on that is RUNNING, and watches the runs of all."""
 
     def __init__(
-        self, store: Store, metrics: Metrics, wakeups: Wakeups, ranks: Ranks = by_time
+        self,
+        store: Store,
+        metrics: Metrics,
+        wakeups: Wakeups,
+        ranks: Ranks = by_time,
+        backlogs: Backlogs | None = None,
     ) -> None:
+        self._backlogs = backlogs
         self._store = store
         self._metrics = metrics
         self._wakeups = wakeups
@@ -132,9 +141,17 @@ class Replays:
                 return step  # paused meanwhile, or another process was quicker
             step = await release(tx, replay, self._ranks)
             await replays.save(tx, replay)
+            came, at = await self._came(tx, step), await tx.clock()
+        if self._backlogs is not None:
+            self._backlogs.note(replay.tenant_id, at, came=came)
         step.outcomes = seen
         self._tell_released(step)
         return step
+
+    async def _came(self, tx: Tx, step: Step) -> int:
+        """How many jobs that had ended have not any more; 0 where that is not counted."""
+        watched = self._backlogs is not None and self._backlogs.watches(step.replay.tenant_id)
+        return await pending.one_off(tx, step.reopened) if watched and step.reopened else 0
 
     def _tell_watched(self, step: Step) -> None:
         for outcome, count in step.outcomes.items():
@@ -269,6 +286,7 @@ async def _reopen(tx: Tx, step: Step, rows: Sequence[Row], ranks: Ranks) -> None
         ranks=ranks([work_of(row) for row in rows], await tx.clock()),
     )
     step.released = len(reopened)
+    step.reopened = [key.job_id for key in reopened if key.kind is Kind.SCHEDULE]
     replay.replayed += len(reopened)
     replay.reopened += len(reopened)
     missed = [key for key in keys if key not in reopened]

@@ -8,7 +8,7 @@ transaction that takes effect only where nothing has changed meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, NamedTuple
@@ -33,6 +33,7 @@ from noonday.store import (
     timers,
     workers,
 )
+from noonday.store.backlogs import Backlogs, Change
 from noonday.store.occurrences import Entry, Fired
 from noonday.store.runs import work_of
 from noonday.store.timers import Timer
@@ -62,6 +63,11 @@ class Due(NamedTuple):
     rearm: Timer | None
     work: Work
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left of the job: it was a one-off one, and came too late."""
+        return self.rearm is None and all(entry.outcome is not None for entry in self.entries)
+
 
 class Unreadable(NamedTuple):
     """A job that cannot be computed, and why."""
@@ -87,7 +93,9 @@ class Scheduler:
         metrics: Metrics,
         wakeups: Wakeups,
         ranks: Ranks = by_time,
+        backlogs: Backlogs | None = None,
     ) -> None:
+        self._backlogs = backlogs
         self._store = store
         self.id = id
         self._name = name
@@ -206,12 +214,16 @@ class Scheduler:
                 job_id = item.fired.job_id
                 unreadable.append(Unreadable.because(job_id, "refused by the database", result))
         if unreadable or stale:
-            await self._set_aside(unreadable, stale, epochs)
+            tenants = {row["job_id"]: row["tenant_id"] for row in due}
+            await self._set_aside(unreadable, stale, epochs, tenants)
 
     async def _write(self, epochs: dict[int, int], batch: Sequence[Due]) -> Sequence[None]:
         used = {item.fired.shard: item.fired.epoch for item in batch}
+        over = {item.fired.job_id: item.work.tenant_id for item in batch if item.is_over}
+        changes = Change(self._backlogs, over)
         async with self._store.transaction() as tx:
             await shards.fence(tx, self.id, used)
+            await changes.begin(tx)
             now = await tx.moment()
             written = await occurrences.materialize(
                 tx,
@@ -220,6 +232,8 @@ class Scheduler:
                 [item.rearm for item in batch if item.rearm is not None],
                 now,
             )
+            await changes.end(tx)
+        changes.note()
         self._metrics.materialized(written["ready"], written["missed"], written["skipped"])
         if written["ready"]:
             self._wakeups.runs()
@@ -236,11 +250,17 @@ class Scheduler:
         ]
 
     async def _set_aside(
-        self, unreadable: Sequence[Unreadable], stale: Sequence[Row], epochs: dict[int, int]
+        self,
+        unreadable: Sequence[Unreadable],
+        stale: Sequence[Row],
+        epochs: dict[int, int],
+        tenants: Mapping[UUID, int],
     ) -> None:
         """Suspend the jobs that cannot be computed, drop timers that no job stands behind."""
+        changes = Change(self._backlogs, {job: tenants[job] for job, _ in unreadable})
         async with self._store.transaction() as tx:
             await shards.fence(tx, self.id, epochs)
+            await changes.begin(tx)
             for job_id, reason in unreadable:
                 if await jobs.suspend(tx, job_id, reason):
                     await self._disarm(tx, job_id)
@@ -249,6 +269,8 @@ class Scheduler:
             await occurrences.drop_stale(
                 tx, [(r["job_id"], r["due_at"], r["schedule_version"], r["seq"]) for r in stale]
             )
+            await changes.end(tx)
+        changes.note()
 
     async def _disarm(self, tx: Tx, job_id: UUID) -> None:
         """What waits for a job that will not run waits for nothing more."""

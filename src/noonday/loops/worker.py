@@ -44,6 +44,7 @@ from noonday.store import (
     settlements,
     workers,
 )
+from noonday.store.backlogs import Backlogs
 from noonday.store.blobs import BlobStore
 from noonday.store.cancels import Asked
 from noonday.store.runs import Held
@@ -90,6 +91,7 @@ class Worker:
         metrics: Metrics,
         slots: Mapping[str, int],
         pauses: Sequence[timedelta] = tuple(pauses()),
+        backlogs: Backlogs | None = None,
     ) -> None:
         """``slots``: how many attempts to carry out at the same time, by lane. A lane without
         slots is not served. ``pauses``: for how long a target that fails is left alone."""
@@ -102,7 +104,7 @@ class Worker:
         self._flights: dict[Held, Flight] = {}
         self.pools = {lane: Pool(lane, count) for lane, count in slots.items() if count}
         self.breakers = Breakers(store, metrics, pauses)
-        self.settling = Settling(store, metrics, self._flights)
+        self.settling = Settling(store, metrics, self._flights, backlogs)
         self.beats = Beats(beat_store, id, name, metrics, self._flights, self.pools)
         self.wake_claim: Callable[[str], None] = _nobody
         """Called with a lane when slots of it have become free while more of its runs wait."""

@@ -39,6 +39,11 @@ class Block(NamedTuple):
         return self.first_at + self.number * self.spacing
 
 
+def quota_key(name: str, tenant_id: int) -> str:
+    """What the rate of a tenant's quota goes by."""
+    return f"{name}:{tenant_id}"
+
+
 PUT: Final = """
 INSERT INTO rates (key, next_at)
 SELECT key, coalesce($2, now()) - interval '1 day' FROM unnest($1::text[]) AS key
@@ -83,3 +88,27 @@ async def take(tx: Tx, wanted: Sequence[Wanted]) -> dict[str, Block]:
         row["key"]: Block(row["number"], row["first_at"], row["spacing"], row["now"])
         for row in rows
     }
+
+
+GIVE_BACK: Final = """
+UPDATE rates AS r SET next_at = r.next_at - b.seconds * interval '1 second'
+FROM unnest($1::text[], $2::float8[]) AS b(key, seconds) WHERE r.key = b.key
+"""
+
+
+async def give_back(tx: Tx, unused: Sequence[tuple[str, float]]) -> None:
+    """Undo a part of what :func:`take` took in the same transaction: seconds of the rate by key."""
+    if unused:
+        await tx.execute(GIVE_BACK, *columns(unused, 2))
+
+
+# What was used lies back in time, or as far ahead as one token of the rate that was: a faster rate
+# does not wait for that.
+RESTART: Final = """
+UPDATE rates SET next_at = least(next_at, coalesce($2, now())) WHERE key = ANY($1::text[])
+"""
+
+
+async def restart(tx: Tx, keys: Sequence[str]) -> None:
+    """The rates were changed: what follows does not wait for what was taken before."""
+    await tx.execute(RESTART, keys, tx.now)

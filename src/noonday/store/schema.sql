@@ -293,6 +293,23 @@ CREATE TABLE payload_versions (
     CONSTRAINT payload_versions_pkey PRIMARY KEY (job_id, version)
 );
 
+CREATE TABLE pending_bases (
+    tenant_id  integer NOT NULL,
+    watched_at timestamp with time zone NOT NULL,
+    counted_at timestamp with time zone,
+    jobs       integer NOT NULL DEFAULT 0,
+    CONSTRAINT pending_bases_pkey PRIMARY KEY (tenant_id)
+) WITH (fillfactor=50);
+
+CREATE TABLE pending_counts (
+    tenant_id  integer NOT NULL,
+    process_id uuid NOT NULL,
+    since      timestamp with time zone NOT NULL,
+    delta      integer NOT NULL,
+    ended      integer NOT NULL,
+    CONSTRAINT pending_counts_pkey PRIMARY KEY (tenant_id, process_id, since)
+) WITH (fillfactor=50);
+
 CREATE TABLE rates (
     key       text NOT NULL,
     next_at   timestamp with time zone NOT NULL,
@@ -421,19 +438,27 @@ CREATE INDEX targets_not_closed ON targets USING btree (hold_key) WHERE (state <
 CREATE INDEX targets_tenant ON targets USING btree (tenant_id, host, hold_key);
 
 CREATE TABLE tenants (
-    id                 integer NOT NULL GENERATED ALWAYS AS IDENTITY,
-    name               text NOT NULL,
-    signing_secrets    bytea[] NOT NULL,
-    secrets_rotated_at timestamp with time zone NOT NULL,
-    max_payload_bytes  integer NOT NULL DEFAULT 1048576,
-    created_at         timestamp with time zone NOT NULL,
-    keep_responses     boolean NOT NULL DEFAULT true,
-    weight             double precision NOT NULL DEFAULT 1,
-    max_running        integer,
-    deliveries_per_sec double precision,
+    id                   integer NOT NULL GENERATED ALWAYS AS IDENTITY,
+    name                 text NOT NULL,
+    signing_secrets      bytea[] NOT NULL,
+    secrets_rotated_at   timestamp with time zone NOT NULL,
+    max_payload_bytes    integer NOT NULL DEFAULT 1048576,
+    created_at           timestamp with time zone NOT NULL,
+    keep_responses       boolean NOT NULL DEFAULT true,
+    weight               double precision NOT NULL DEFAULT 1,
+    max_running          integer,
+    deliveries_per_sec   double precision,
+    creates_per_sec      double precision,
+    creates_burst        integer,
+    create_bytes_per_sec integer,
+    max_pending_jobs     integer,
     CONSTRAINT tenants_pkey PRIMARY KEY (id),
     CONSTRAINT tenants_name_key UNIQUE (name),
+    CONSTRAINT tenants_create_bytes_per_sec_check CHECK ((create_bytes_per_sec > 0)),
+    CONSTRAINT tenants_creates_burst_check CHECK ((creates_burst >= 1)),
+    CONSTRAINT tenants_creates_per_sec_check CHECK ((creates_per_sec > (0)::double precision)),
     CONSTRAINT tenants_deliveries_per_sec_check CHECK ((deliveries_per_sec > (0)::double precision)),
+    CONSTRAINT tenants_max_pending_jobs_check CHECK ((max_pending_jobs >= 0)),
     CONSTRAINT tenants_max_running_check CHECK ((max_running >= 0)),
     CONSTRAINT tenants_weight_check CHECK ((weight > (0)::double precision))
 );

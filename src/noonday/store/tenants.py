@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from noonday.store import Row, Tx
+from noonday.domain.quotas import BYTES, CREATES, Quotas
+from noonday.store import Row, Tx, pending, rates
 from noonday.store.secretbox import SIGNING, SecretBox
 
 SECRET_BYTES: Final = 32
@@ -46,7 +47,8 @@ async def create(
 
 _SHOWN: Final = (
     "id, name, max_payload_bytes, keep_responses, cardinality(signing_secrets) AS secrets, "
-    "secrets_rotated_at, created_at"
+    "secrets_rotated_at, created_at, "
+    "creates_per_sec, creates_burst, create_bytes_per_sec, max_pending_jobs"
 )
 
 ONE: Final = f"SELECT {_SHOWN} FROM tenants WHERE name = $1"
@@ -77,6 +79,24 @@ async def change(
 ) -> None:
     """Set what is given; None leaves it as it is."""
     await tx.execute(CHANGE, tenant_id, max_payload_bytes, keep_responses)
+
+
+SET_QUOTAS: Final = """
+UPDATE tenants SET creates_per_sec = $2, creates_burst = $3, create_bytes_per_sec = $4,
+       max_pending_jobs = $5
+WHERE id = $1
+"""
+
+
+async def set_quotas(tx: Tx, tenant_id: int, quotas: Quotas) -> None:
+    """Set all of a tenant's quotas. Who has one of pending jobs for the first time has them
+    counted."""
+    await tx.execute(SET_QUOTAS, tenant_id, *quotas)
+    await rates.restart(tx, [rates.quota_key(name, tenant_id) for name in (CREATES, BYTES)])
+    if quotas.max_pending_jobs is None:
+        await pending.unwatch(tx, tenant_id)
+    else:
+        await pending.watch(tx, tenant_id)
 
 
 KEEPS_RESPONSES: Final = "SELECT keep_responses FROM tenants WHERE id = $1"

@@ -99,3 +99,26 @@ CREATE INDEX endings_parent ON endings (parent_id);
 -- from there, so that what has no children ends without a look at the tables above.
 ALTER TABLE timers ADD COLUMN awaited boolean NOT NULL DEFAULT false;
 ALTER TABLE runs ADD COLUMN awaited boolean NOT NULL DEFAULT false;
+-- Quotas on what a tenant posts; null: none.
+ALTER TABLE tenants
+    ADD COLUMN creates_per_sec      double precision CHECK (creates_per_sec > 0),
+    ADD COLUMN creates_burst        integer CHECK (creates_burst >= 1),       -- null: one second's worth
+    ADD COLUMN create_bytes_per_sec integer CHECK (create_bytes_per_sec > 0), -- of payloads
+    ADD COLUMN max_pending_jobs     integer CHECK (max_pending_jobs >= 0);
+
+-- Jobs that have not ended, counted for each tenant with a `max_pending_jobs`: as they stood at
+-- `counted_at`, and in `pending_counts` what each process has noted since.
+CREATE TABLE pending_bases (
+    tenant_id  integer PRIMARY KEY,
+    watched_at timestamptz NOT NULL,                      -- noted since soon after this
+    counted_at timestamptz,                               -- null: not counted yet
+    jobs       integer NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+CREATE TABLE pending_counts (
+    tenant_id  integer NOT NULL,
+    process_id uuid NOT NULL,
+    since      timestamptz NOT NULL,                      -- the ten seconds that begin then
+    delta      integer NOT NULL,                          -- jobs that came less jobs that ended
+    ended      integer NOT NULL,                          -- jobs that ended
+    PRIMARY KEY (tenant_id, process_id, since)
+) WITH (fillfactor = 50);

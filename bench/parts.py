@@ -13,6 +13,7 @@ from uuid import uuid4
 from bench import harness, wire
 from bench.harness import Service, Sink, Usage
 from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
+from noonday.domain.pools import Pool
 from noonday.executors import Sent
 from noonday.loops import Loop
 from noonday.loops.flight import BEAT_SEC
@@ -200,7 +201,7 @@ async def long(scale: float) -> dict[str, Figures]:
             store, beats, uuid4(), "bench", executors={HttpTarget: Endless()},
             blobs=LocalBlobs(running.settings.blobs_folder),
             keys=SigningKeys(store, read_key_file(running.settings.secret_key_path)),
-            metrics=metrics, slots={"long": count},
+            metrics=metrics, plan=[Pool(("long",), count)],
         )  # fmt: skip
         beating = Loop("heartbeat", worker.beats.tick, metrics, pause_sec=BEAT_SEC, steady=True)
         beating.start()
@@ -240,7 +241,7 @@ async def drain(scale: float) -> dict[str, Figures]:
             store, beats, uuid4(), "bench", executors={HttpTarget: Nothing()},
             blobs=LocalBlobs(running.settings.blobs_folder),
             keys=SigningKeys(store, read_key_file(running.settings.secret_key_path)),
-            metrics=metrics, slots={"default": 1_000},
+            metrics=metrics, plan=[Pool(("default",), 1_000)],
         )  # fmt: skip
         claim, settle = (
             Loop("claim", worker.tick, metrics),

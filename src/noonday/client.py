@@ -291,6 +291,37 @@ class Targets(Resource[_D_co, _I_co]):
         return self._send(Call("POST", f"/v1/targets/{_segment(host)}/resume"))
 
 
+class Lanes(Resource[_D_co, _I_co]):
+    """Streams of runs with limits of their own."""
+
+    def list(self) -> _I_co:
+        """All lanes, by name."""
+        return self._pages(_read("/v1/lanes"))
+
+    def put(self, name: str, **settings: Any) -> _D_co:
+        """For admins: make a lane, or change one: ``weight``, ``max_running``, ``ageing_sec``,
+        ``objective_sec``, ``sheddable``. What is not given stays; None takes a limit away."""
+        return self._send(Call("PUT", _lane(name), body=settings, repeatable=True))
+
+    def delete(self, name: str) -> _D_co:
+        """For admins: delete a lane that is not ready-made and that no job belongs to."""
+        return self._send(Call("DELETE", _lane(name), repeatable=True))
+
+    def pause(self, name: str, reason: str = "") -> _D_co:
+        """Start nothing more of a lane."""
+        call = Call("POST", f"{_lane(name)}/pause", body={"reason": reason}, repeatable=True)
+        return self._send(call)
+
+    def resume(self, name: str, reason: str = "") -> _D_co:
+        """Let the runs of a lane start again."""
+        call = Call("POST", f"{_lane(name)}/resume", body={"reason": reason}, repeatable=True)
+        return self._send(call)
+
+
+def _lane(name: str) -> str:
+    return f"/v1/lanes/{_segment(name)}"
+
+
 class Tenants(Resource[_D_co, _I_co]):
     """For admins: who shares this service."""
 
@@ -373,6 +404,7 @@ class _Api(Generic[_D_co, _I_co]):
         self.runs: Runs[_D_co, _I_co] = Runs(sender)
         self.dlq: DeadLetters[_D_co, _I_co] = DeadLetters(sender)
         self.targets: Targets[_D_co, _I_co] = Targets(sender)
+        self.lanes: Lanes[_D_co, _I_co] = Lanes(sender)
         self.replays: Replays[_D_co, _I_co] = Replays(sender)
         self.tenants: Tenants[_D_co, _I_co] = Tenants(sender)
         self.api_keys: ApiKeys[_D_co, _I_co] = ApiKeys(sender)

@@ -30,7 +30,8 @@ from noonday.api.app import create_app
 from noonday.api.context import AppContext
 from noonday.domain.breaker import pauses
 from noonday.domain.errors import NoondayError, NoRoom, SecretUnreadable, StoreUnavailable
-from noonday.domain.model import LANES, HttpTarget, Reason
+from noonday.domain.model import HttpTarget, Reason
+from noonday.domain.pools import Pool
 from noonday.domain.roles import Role
 from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, find_binaries, running_dsn
 from noonday.executors.http import HttpExecutor
@@ -40,6 +41,7 @@ from noonday.loops.admission import PAUSE_SEC, Admission
 from noonday.loops.alerts import Alerts
 from noonday.loops.dependents import LOOK_SEC, Dependents
 from noonday.loops.flight import BEAT_SEC
+from noonday.loops.gauges import Gauges
 from noonday.loops.janitor import Janitor
 from noonday.loops.operations import Operations
 from noonday.loops.pending import Recount
@@ -67,7 +69,7 @@ from noonday.store.connections import host_name
 from noonday.store.secretbox import SecretBox, create_key_file, read_key_file
 from noonday.store.signing import SigningKeys
 from noonday.store.wakeups import RUNS, TIMERS, Wakeups
-from noonday.telemetry import Depth, Metrics, configure_logs
+from noonday.telemetry import Metrics, configure_logs
 
 WAIT_FOR_DATABASE_SEC: Final = 30.0
 GAUGES_SEC: Final = 5.0
@@ -177,7 +179,7 @@ async def scheduler(node: Node) -> None:
     tell = node.loop("dependents", dependents.tick)
     node.wakeups.on(dependencies.WAKE, tell.wake)
     node.loop("dependents sweep", dependents.look, pause_sec=LOOK_SEC, steady=True)
-    reaper = Reaper(store, LANES, metrics, node.wakeups, backlogs)
+    reaper = Reaper(store, metrics, node.wakeups, backlogs)
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
     bulk = Operations(store, backlogs)
     node.loop("operations", bulk.tick, pause_sec=1.0)
@@ -186,7 +188,14 @@ async def scheduler(node: Node) -> None:
     kept = settings.retention
     janitor = Janitor(store, node.blobs(), kept, metrics, leads=lambda: 0 in part.epochs)
     node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for)
-    node.loop("gauges", _gauges(node), pause_sec=GAUGES_SEC, steady=True)
+    counts = Gauges(
+        store,
+        metrics,
+        node.wakeups,
+        objective=settings.objective_of,
+        leads=lambda: 0 in part.epochs,
+    )
+    node.loop("gauges", counts.tick, pause_sec=GAUGES_SEC, steady=True)
     recount = Recount(store, metrics, leads=lambda: 0 in part.epochs)
     node.loop("recount", recount.tick, pause_sec=1.0, steady=True)
     _alerts(node, leads=lambda: 0 in part.epochs)
@@ -211,12 +220,14 @@ def _alerts(node: Node, leads: Callable[[], bool]) -> None:
 async def worker(node: Node) -> None:
     """Runs are claimed, carried out and settled."""
     settings = node.settings
-    _allow_files(sum(settings.slots.values()) + settings.pool_size + SPARE_FILES)
+    plan = [Pool(*pool) for pool in settings.pools]
+    slots = sum(pool.slots for pool in plan)
+    _allow_files(slots + settings.pool_size + SPARE_FILES)
     blobs = node.blobs()
     executor = HttpExecutor(
         allow_private=settings.allow_private_targets,
         ports=settings.allowed_ports or None,
-        limit=sum(settings.slots.values()),
+        limit=slots,
     )
     await executor.open()
     node.stack.push_async_callback(executor.close)
@@ -231,7 +242,7 @@ async def worker(node: Node) -> None:
         blobs=blobs,
         keys=SigningKeys(node.store, read_key_file(settings.secret_key_path)),
         metrics=node.metrics,
-        slots=settings.slots,
+        plan=plan,
         pauses=pauses(settings.breaker_pause_sec),
         backlogs=node.backlogs,
     )
@@ -244,11 +255,12 @@ async def worker(node: Node) -> None:
     breakers = node.loop("breakers", part.breakers.tick, pause_sec=1.0, steady=True)
     part.breakers.wake = breakers.wake
     claims = {}
-    for lane, pool in part.pools.items():
-        tick = partial(part.tick, lane)
-        claims[lane] = node.loop(f"claim {lane}", tick, sleep_for=pool.sleep_for)
-        node.wakeups.on(RUNS, claims[lane].wake)
-    part.wake_claim = lambda lane: claims[lane].wake()
+    for name, pool in part.pools.items():
+        tick = partial(part.tick, name)
+        claims[name] = node.loop(f"claim {name}", tick, sleep_for=pool.sleep_for)
+        node.wakeups.on(RUNS, claims[name].wake)
+    part.wake_claim = lambda name: claims[name].wake()
+    part.settling.made_room = node.wakeups.runs
     node.loop("claim sweep", part.sweep, pause_sec=10.0, steady=True)
     node.stack.push_async_callback(part.stop, settings.worker_grace_sec)
 
@@ -392,8 +404,8 @@ def _allow_files(wanted: int) -> None:
     least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < wanted:
         raise NoRoom(
-            f"worker_slots and worker_long_slots need {wanted} open files, and this process may "
-            f"have {most}: raise the limit (ulimit -n, LimitNOFILE) or give it fewer slots"
+            f"worker_pools needs {wanted} open files, and this process may have "
+            f"{most}: raise the limit (ulimit -n, LimitNOFILE) or give it fewer slots"
         )
     if least != resource.RLIM_INFINITY and least < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
@@ -434,31 +446,6 @@ def _reporter(node: Node) -> Callable[[], Awaitable[int]]:
 async def _forget(node: Node) -> None:
     async with node.store.transaction() as tx:
         await workers.gone(tx, node.id)
-
-
-def _gauges(node: Node) -> Callable[[], Awaitable[int]]:
-    async def read() -> int:
-        async with node.store.transaction() as tx:
-            rows, held = await gauges.lanes(tx), await gauges.held(tx)
-            horizon = await gauges.horizon(tx)
-        node.metrics.held_stand_at(held)
-        node.metrics.horizon_stands_at(horizon["age_sec"], horizon["transactions"])
-        node.metrics.lanes_stand_at(
-            {
-                row["lane"]: Depth(
-                    row["ready"],
-                    row["oldest_age_sec"],
-                    row["running"],
-                    row["past_lease"],
-                    row["past_lease_sec"],
-                    node.settings.objective_of(row["lane"]),
-                )
-                for row in rows
-            }
-        )
-        return 0
-
-    return read
 
 
 async def _open_store(settings: Settings, *, size: int, name: str) -> Store:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
@@ -28,11 +28,14 @@ _NOT_SETTINGS: Final = ("NOONDAY_CONFIG", "NOONDAY_TEST_")
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 _WebPort = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
-_Slots = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 _Days = Annotated[int, msgspec.Meta(ge=1, le=36_500)]
 _Objective = Annotated[str, msgspec.Meta(pattern=r"^[^=\s]+=[1-9][0-9]{0,5}$")]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,63}$")]
 
+
+MOST_SLOTS: Final = 10_000
+"""Of one pool."""
+_LANE: Final = re.compile(r"\*|[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?")
 
 _SECRET: Final = (
     "database_url", "database_direct_url", "api_key", "alert_url", "alert_authorization",
@@ -110,12 +113,9 @@ class Settings(msgspec.Struct, frozen=True):
     alert_repeat_sec: Annotated[int, msgspec.Meta(ge=60, le=604_800)] = 3_600
     """Seconds after which a notice of an alert that still fires is repeated."""
 
-    worker_slots: _Slots = 64
-    """Attempts of the lane ``default`` that one worker process carries out at the same time; 0
-    leaves the lane to others."""
-    worker_long_slots: _Slots = 32
-    """The same for the lane ``long``: its runs never take slots of ``default``, nor the other
-    way round."""
+    worker_pools: tuple[str, ...] = ("critical=16", "default,batch,*=48", "long=32")
+    """The slots of one worker process, each of which carries out an attempt at a time, and the
+    lanes that share them; ``*`` is every lane that is not named."""
     worker_grace_sec: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 20.0
     """Seconds that running attempts get to finish when a worker stops."""
     breaker_pause_sec: Annotated[float, msgspec.Meta(ge=1, le=3_600)] = 30.0
@@ -148,9 +148,9 @@ class Settings(msgspec.Struct, frozen=True):
         return self.secret_key_file or self.home / "secret.key"
 
     @property
-    def slots(self) -> dict[str, int]:
-        """The slots of a worker process, by lane."""
-        return {"default": self.worker_slots, "long": self.worker_long_slots}
+    def pools(self) -> list[tuple[tuple[str, ...], int]]:
+        """The pools of a worker process: lanes, and the slots that they share."""
+        return _pools(self.worker_pools)
 
     @property
     def cli_file(self) -> Path:
@@ -290,6 +290,8 @@ def _from_options(options: Mapping[str, object]) -> dict[str, _Given]:
 
 
 def _option(name: str) -> str:
+    if name == "worker_pools":
+        return "--pool"  # each time it is given adds one
     return f"--{name.removeprefix('worker_').removeprefix('api_').replace('_', '-')}"
 
 
@@ -371,7 +373,35 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield "database_direct_url: goes with database_url, which is not set"
     if settings.pgbouncer and settings.database_direct_url is None:
         yield "pgbouncer: needs database_direct_url, since migrations cannot pass a pooler"
-    if not any(settings.slots.values()):
-        yield "worker_slots: 0, as is worker_long_slots: a worker has to serve a lane"
+    try:
+        _pools(settings.worker_pools)
+    except ValueError as error:
+        yield f"worker_pools: {error}"
     if settings.retention.ledger_days < settings.retention.failure_days:
         yield "retention.ledger_days: has to be at least retention.failure_days"
+
+
+def _pools(texts: Sequence[str]) -> list[tuple[tuple[str, ...], int]]:
+    """Read pools, however commas divide them; raises ``ValueError`` with what is wrong."""
+    text = ",".join(texts).replace(" ", "")
+    if re.sub(r"[^=]*=[^,=]*(,|$)", "", text):
+        raise ValueError("each pool is written lane=slots, or lane,lane=slots")
+    pools = [
+        (tuple(found[1].split(",")), _slots_of(found[1], found[2]))
+        for found in re.finditer(r"([^=]*)=([^,=]*)(?:,|$)", text)
+    ]
+    lanes = [lane for names, _ in pools for lane in names]
+    for lane in lanes:
+        if not _LANE.fullmatch(lane):
+            raise ValueError(f"{lane!r} is no name of a lane")
+        if lanes.count(lane) > 1:
+            raise ValueError(f"the lane {lane} is named twice, and has one pool")
+    if not any(slots for _, slots in pools):
+        raise ValueError("a worker has to have at least one slot")
+    return pools
+
+
+def _slots_of(lanes: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= MOST_SLOTS):
+        raise ValueError(f"the slots of {lanes} have to be a whole number, up to {MOST_SLOTS:,}")
+    return int(text)

@@ -177,6 +177,10 @@ class Depth(NamedTuple):
     """How long the lease that expired first has been over; 0 when none is."""
     objective_sec: float = 60.0
     """How long runs may wait, as the operator wishes."""
+    paused: bool = False
+    """Whether a person has paused it."""
+    shed: bool = False
+    """Whether it waits while others miss their objective."""
 
 
 class Totals(NamedTuple):
@@ -276,9 +280,9 @@ class Metrics:
         self._notifications = _Bound(
             self._counter("notifications", "Wake-ups between processes", "direction"), 4
         )
-        self._slots = _Bound(self._gauge("worker_slots", "Slots of a worker, by lane", "lane"), 16)
+        self._slots = _Bound(self._gauge("worker_slots", "Slots of a worker, by pool", "pool"), 16)
         self._busy_slots = _Bound(
-            self._gauge("worker_busy_slots", "Slots that an attempt runs in, by lane", "lane"), 16
+            self._gauge("worker_busy_slots", "Slots that an attempt runs in, by pool", "pool"), 16
         )
         self._start = self._histogram(
             "schedule_to_start_seconds", "From due to the start of the first attempt", _WAIT_SEC
@@ -402,10 +406,10 @@ class Metrics:
         """A receiver said that it had done this run already. ``cause`` is one of ``CAUSES``."""
         self._duplicates(cause if cause in CAUSES else UNEXPLAINED).inc(count)
 
-    def slots_stand_at(self, lane: str, slots: int, busy: int) -> None:
-        """How many slots this worker has for a lane, and in how many an attempt runs."""
-        self._slots(lane).set(slots)
-        self._busy_slots(lane).set(busy)
+    def slots_stand_at(self, pool: str, slots: int, busy: int) -> None:
+        """How many slots a pool of this worker has, and in how many an attempt runs."""
+        self._slots(pool).set(slots)
+        self._busy_slots(pool).set(busy)
 
     # --- targets and holds
 
@@ -545,6 +549,8 @@ class _Lanes(Collector):
             "past_lease_seconds", "How long the first of these is over", "past_lease_sec"
         )
         yield self._family("objective_seconds", "How long runs may wait", "objective_sec")
+        yield self._family("paused", "1 while a person has paused the lane", "paused")
+        yield self._family("shed", "1 while the lane waits for others", "shed")
         # A gauge that stopped moving looks healthy; its age tells.
         age = time.monotonic() - self.read_at
         yield GaugeMetricFamily("noonday_lane_age_seconds", "Age of the lane gauges", value=age)
@@ -552,7 +558,7 @@ class _Lanes(Collector):
     def _family(self, name: str, help: str, attribute: str) -> Metric:
         family = GaugeMetricFamily(f"noonday_lane_{name}", help, labels=["lane"])
         for lane, depth in self.depths.items():
-            family.add_metric([lane], getattr(depth, attribute))
+            family.add_metric([lane], float(getattr(depth, attribute)))
         return family
 
 

@@ -75,6 +75,11 @@ CASES = {
     "pause_replay": Case({}, "replay", MISSING_JOB),
     "resume_replay": Case({}, "replay", MISSING_JOB),
     "abort_replay": Case({}, "replay", MISSING_JOB),
+    "list_lanes": Case(),
+    "put_lane": Case({"weight": 2}),
+    "delete_lane": Case(missing="nothing"),
+    "pause_lane": Case({}, missing="nothing"),
+    "resume_lane": Case({}, missing="nothing"),
     "list_tenants": Case(tenants=False),
     "create_tenant": Case(A_TENANT, tenants=False),
     "get_tenant": Case(missing="nobody", tenants=False),
@@ -137,6 +142,7 @@ async def state_of(store: Store) -> Any:
             "replays",
             "tenants",
             "api_keys",
+            "lanes",
         )
     ]
 

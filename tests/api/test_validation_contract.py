@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from noonday.api.wire import EXAMPLE
+from noonday.domain.lanes import READY_MADE
 from tests.support.bodies import GOOD, changed, every, faults, job, once
 
 CONTRACT: dict[str, Any] = {
@@ -63,7 +64,7 @@ FIELDS: list[tuple[str, dict[Any, str | None]]] = [
     ("/target/type", {"http": None, "script": LATER, "container": LATER, "pull": LATER}),
     ("/target/method", dict.fromkeys(("POST", "PUT", "PATCH", "GET", "DELETE"))),
     ("/priority", dict.fromkeys(range(10))),
-    ("/lane", {"default": None, "critical": LATER, "batch": LATER, "long": None, "own": LATER}),
+    ("/lane", {**dict.fromkeys(READY_MADE), "own": "unknown_lane", "Default": "unknown_lane"}),
     ("/on_unknown", {"retry": None, "dead_letter": None}),
     ("/cancel_url", {None: None, "https://example.com/cancel": None}),
     ("/concurrency_key", {None: None, "billing-eu": LATER, "": LATER}),
@@ -71,11 +72,11 @@ FIELDS: list[tuple[str, dict[Any, str | None]]] = [
 
 
 def test_the_example_of_the_contract_is_refused_for_what_is_not_carried_out_alone() -> None:
-    assert faults(CONTRACT) == {"/lane": LATER, "/concurrency_key": LATER}
+    assert faults(CONTRACT) == {"/concurrency_key": LATER}
 
 
 def test_without_that_it_is_carried_out_as_it_says() -> None:
-    request = job(CONTRACT | {"lane": "default", "concurrency_key": None})
+    request = job(CONTRACT | {"concurrency_key": None})
     assert request.payload == b'{"ledger": "eu"}'
     assert request.labels == CONTRACT["labels"]
 

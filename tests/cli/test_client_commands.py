@@ -114,6 +114,7 @@ def test_a_command_about_one_thing_shows_it(
         ("occurrences j --limit 500", "/v1/jobs/j/occurrences?limit=200"),
         ("dlq list --reason timeout --job j", "/v1/dlq?reason=timeout&job_id=j&limit=50"),
         ("targets list --state OPEN", "/v1/targets?state=OPEN&limit=50"),
+        ("lanes list", "/v1/lanes"),
         ("dlq list --state DEAD", "/v1/dlq?state=DEAD&limit=50"),
         ("dlq replays list", "/v1/dlq/replays?limit=50"),
         ("tenants list", "/v1/tenants"),

@@ -145,7 +145,7 @@ async def test_exports_that_take_all_slots_of_their_lane_hold_up_no_webhook(
 ) -> None:
     cluster.receiver.answer("/export", Answer(hold=True))
     await cluster.start("api", "scheduler")
-    cluster.add("worker", worker_slots=1, worker_long_slots=2)
+    cluster.add("worker", worker_pools=("default=1", "long=2"))
     target = {"type": "http", "url": cluster.receiver.url + "/export", "timeout_sec": 86_400}
     exports = [await cluster.post(target=target) for _ in range(3)]
     await cluster.receiver.wait_for(2, 15, path="/export")
@@ -167,7 +167,7 @@ async def test_heartbeats_go_on_while_the_pool_has_no_connection_left(cluster: C
         cluster.receivers.append(slow)
         slow.answer("/", Answer(hold=True))
         stuck = await cluster.post(target={"type": "http", "url": slow.url + "/"})
-        worker = cluster.add("worker", pool_size=1, worker_slots=21)
+        worker = cluster.add("worker", pool_size=1, worker_pools=("default=21",))
         await cluster.receiver.wait_for(20, 15)
         await slow.wait_for(1)
         async with holding(cluster.dsn, RUN_OF, stuck):
@@ -187,8 +187,8 @@ async def test_heartbeats_go_on_while_the_pool_has_no_connection_left(cluster: C
         ("", {"NOONDAY_POOL_SIZE": "5000"}, "pool_size needs 5002 connections"),
         (
             "ulimit -n 1000;",
-            {"NOONDAY_WORKER_LONG_SLOTS": "5000"},
-            "worker_slots and worker_long_slots need 5200 open files",
+            {"NOONDAY_WORKER_POOLS": "default,batch=64, long=5000"},
+            "worker_pools needs 5200 open files",
         ),
     ],
 )

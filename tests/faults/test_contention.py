@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from noonday.domain.lifecycle import Event, Transition
-from noonday.domain.model import LANES, ExecutionStatus, Reason, RunKey, shard_of
+from noonday.domain.model import ExecutionStatus, Reason, RunKey, shard_of
 from noonday.domain.ranking import AGEING_STEP, Floors
 from noonday.loops.reaper import Reaper
 from noonday.loops.retries import Retries
@@ -76,7 +76,7 @@ class Crowd:
         )
 
     async def reap(self, store: Store, _: random.Random) -> None:
-        reaper = Reaper(store, LANES, Metrics(), Wakeups(store))
+        reaper = Reaper(store, Metrics(), Wakeups(store))
         self.did["reaped"] += await reaper.tick()
 
     async def retry(self, store: Store, _: random.Random) -> None:

@@ -213,7 +213,7 @@ async def test_a_fault_while_leases_are_reaped_settles_each_once(
             await seeds.ready(tx, count=3)
             await seeds.claim(tx)
         store.now = faulty.now = T + (seeds.LEASE_SEC + 1) * SECOND
-        reaper = Reaper(faulty, ["default"], Metrics(), Wakeups(faulty))
+        reaper = Reaper(faulty, Metrics(), Wakeups(faulty))
         await steps.at(step, reaper.tick)
         reaper._passed_at = 0
         await reaper.tick()

@@ -98,7 +98,7 @@ class Mill:
         )
         until = now - SECOND / 2
         looks: dict[str, Callable[[Tx], Awaitable[object]]] = {
-            runs.CLAIM: lambda tx: claim(tx, pool.floors),
+            runs.CLAIM: lambda tx: claim(tx, pool.lanes["default"].floors),
             runs.RETRIES_DUE: lambda tx: runs.retry_due(tx, 100, self.retries._floor),
             runs.NEXT_RETRY: lambda tx: runs.next_retry(tx, self.retries._floor),
             timers.DUE: lambda tx: timers.due(tx, floor, until, sorted(epochs), 500),

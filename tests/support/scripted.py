@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from uuid import UUID, uuid4
 
 from noonday.domain.breaker import pauses
-from noonday.domain.model import LANES, Attempt, HttpTarget, Outcome, OutcomeKind
+from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
+from noonday.domain.pools import Pool
 from noonday.executors import Sent
 from noonday.loops.admission import Admission
 from noonday.loops.dependents import Dependents
@@ -100,6 +101,7 @@ class Parts:
         beats: Store | None = None,
         slots: int = 64,
         long_slots: int = 0,
+        plan: Sequence[Pool] | None = None,
     ) -> Worker:
         store = store or self._store
         return Worker(
@@ -111,7 +113,7 @@ class Parts:
             blobs=self._blobs,
             keys=SigningKeys(self._store, SecretBox([bytes(32)])),
             metrics=Metrics(),
-            slots={"default": slots, "long": long_slots},
+            plan=plan or [Pool(("default",), slots), Pool(("long",), long_slots)],
             backlogs=self._backlogs,
         )
 
@@ -122,7 +124,7 @@ class Parts:
         )
 
     def reaper(self) -> Reaper:
-        return Reaper(self._store, LANES, Metrics(), Wakeups(self._store), self._backlogs)
+        return Reaper(self._store, Metrics(), Wakeups(self._store), self._backlogs)
 
     def admission(self, *, store: Store | None = None) -> Admission:
         store = store or self._store

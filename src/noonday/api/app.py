@@ -17,6 +17,7 @@ from noonday.api import (
     cancels,
     dlq,
     jobs,
+    lanes,
     operations,
     posting,
     public,
@@ -34,6 +35,7 @@ from noonday.api.documents import (
     BatchAnswer,
     ExecutionDocument,
     JobDocument,
+    LaneDocument,
     OccurrenceDocument,
     OperationDocument,
     Page,
@@ -84,12 +86,14 @@ from noonday.api.schemas import (
     BatchBody,
     BulkCancelBody,
     CancelBody,
+    LaneBody,
     TenantBody,
     TenantChanges,
     TriggerBody,
 )
 from noonday.api.wire import JobBody
 from noonday.domain.roles import Role
+from noonday.store.lanes import Lanes
 
 VIEWER, SUBMITTER, OPERATOR, ADMIN = Role
 
@@ -177,6 +181,21 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("DELETE", "/v1/dlq/{id}", "discard_dead_letter", OPERATOR,
           "Lay a dead letter aside for good", dlq.discard,
           Answer(200, "The dead letter, discarded.", DeadLetterDocument), None, (WHY,), (409,)),
+    Route("GET", "/v1/lanes", "list_lanes", VIEWER, "List lanes, by name", lanes.page,
+          Answer(200, "A page.", Page[LaneDocument], _LISTED), None, PAGE, (400,)),
+    Route("PUT", "/v1/lanes/{name}", "put_lane", ADMIN, "Make a lane, or change one", lanes.put,
+          Answer(200, "The lane as it is now.", LaneDocument), LaneBody, (), (409,),
+          also=(Answer(201, "The lane is new.", LaneDocument),)),
+    Route("DELETE", "/v1/lanes/{name}", "delete_lane", ADMIN,
+          "Delete a lane that is not ready-made and that no job belongs to", lanes.delete,
+          Answer(200, "The lane as it was.", LaneDocument), None, (), (409,)),
+    Route("POST", "/v1/lanes/{name}/pause", "pause_lane", OPERATOR,
+          "Start nothing more of a lane", lanes.pause,
+          Answer(200, "Nothing of it starts after this answer.", LaneDocument), WhyBody,
+          body_optional=True),
+    Route("POST", "/v1/lanes/{name}/resume", "resume_lane", OPERATOR,
+          "Let the runs of a lane start again", lanes.resume,
+          Answer(200, "The lane.", LaneDocument), WhyBody, body_optional=True),
     Route("GET", "/v1/tenants", "list_tenants", ADMIN, "List tenants", admin.tenants_page,
           Answer(200, "A page.", Page[TenantDocument], _LISTED), None, PAGE, (400,)),
     Route("POST", "/v1/tenants", "create_tenant", ADMIN, "Create a tenant", admin.create_tenant,
@@ -231,6 +250,7 @@ def create_app(context: AppContext) -> Starlette:
     app.state.gate = Gate(context.store)
     app.state.commits = Commits(context)
     app.state.quotas = QuotaKeeper(context)
+    app.state.lanes = Lanes(context.store)
     return app
 
 

@@ -24,6 +24,7 @@ from noonday.domain.target import (
     parse_url,
 )
 
+UNKNOWN_LANE: Final = "unknown_lane"
 _ANY_JOB: Final = UUID(int=0)
 _DURATION: Final = re.compile(
     r"P(?:(?P<weeks>\d{1,10})W|(?=\d|T\d)(?:(?P<days>\d{1,10})D)?"
@@ -86,6 +87,12 @@ def parents_of(job: JobBody) -> tuple[list[str], str]:
     if isinstance(job.after, AfterBody):
         return job.after.jobs, "/after/jobs"
     return job.after, "/after"
+
+
+def check_lane(lane: str, faults: Faults, known: Collection[str]) -> None:
+    """Note that a lane is not there."""
+    if lane not in known:
+        faults.add("/lane", UNKNOWN_LANE, f"must be one of {', '.join(sorted(known))}")
 
 
 def check_schedule(body: ScheduleBody, faults: Faults) -> None:

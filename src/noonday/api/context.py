@@ -13,6 +13,7 @@ from noonday.domain.roles import Role
 from noonday.store import Store
 from noonday.store.backlogs import Backlogs
 from noonday.store.blobs import BlobStore
+from noonday.store.lanes import Lanes
 from noonday.store.secretbox import SecretBox
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
@@ -62,3 +63,8 @@ def context_of(request: Request) -> AppContext:
 def caller_of(request: Request) -> Caller:
     """Who calls; only on routes with a role."""
     return cast("Caller", request.state.caller)
+
+
+def lanes_of(request: Request) -> Lanes:
+    """The lanes as this process knows them."""
+    return cast("Lanes", request.app.state.lanes)

@@ -15,6 +15,7 @@ import msgspec
 from uuid_utils.compat import uuid7
 
 from noonday.api import parents, showing
+from noonday.api.checks import UNKNOWN_LANE
 from noonday.api.context import Caller
 from noonday.api.keys import Answer, Busy, conflict, judge
 from noonday.api.parents import Family
@@ -26,7 +27,17 @@ from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import EPOCH, MICROSECOND, JobSpec, Kind, Schedule, shard_of
 from noonday.domain.ranking import Ranks, Work, by_time
-from noonday.store import Tx, audit, dependencies, idempotency, jobs, locks, occurrences, timers
+from noonday.store import (
+    Tx,
+    audit,
+    dependencies,
+    idempotency,
+    jobs,
+    lanes,
+    locks,
+    occurrences,
+    timers,
+)
 from noonday.store.dependencies import Dependent
 from noonday.store.idempotency import Grip, KeyId, Stored, Use
 from noonday.store.jobs import NewJob
@@ -97,10 +108,13 @@ async def create(
     now, ledger_start = await occurrences.clock(tx)
     results, followers = await _known(tx, orders)
     fresh = [n for n in range(len(orders)) if n not in results and n not in followers]
+    gone = await lanes.missing(tx, [orders[n].request.lane for n in fresh])
     rows: dict[int, _Rows] = {}
     standing = await parents.look(tx, [orders[n].wanted for n in fresh])
     for n, job_id in zip(fresh, _new_ids(now, len(fresh)), strict=True):
         try:
+            if orders[n].request.lane in gone:
+                raise _at_fault("/lane", UNKNOWN_LANE, "has just been deleted")
             family = parents.family(orders[n].wanted, standing)
             if family is None:
                 results[n] = Moving()

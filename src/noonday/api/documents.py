@@ -417,6 +417,32 @@ class ShardDocument(msgspec.Struct, frozen=True):
     leased_until: Stamp | None
 
 
+class LaneCount(msgspec.Struct, frozen=True):
+    """How much stood in a lane when it was counted last, by the scheduler that leads."""
+
+    counted_at: Stamp
+    ready: Annotated[int, _note("Runs that could be claimed.")]
+    oldest_age_sec: Annotated[float, _note("How long one of them could have been; 0 of none.")]
+    running: int
+    objective_sec: Annotated[float, _note("How long it may be: the lane's, or the settings'.")]
+
+
+class LaneDocument(msgspec.Struct, frozen=True):
+    """A stream of runs with limits of its own."""
+
+    name: str
+    state: Annotated[Literal["OPEN", "PAUSED", "SHED"], _note("Claimed, or why it is not.")]
+    reason: Annotated[str | None, _note("Why it is not claimed.")]
+    since: Annotated[Stamp | None, _note("Since when it is not.")]
+    by: Annotated[str | None, _note("The API key that paused it.")]
+    weight: float
+    max_running: int | None
+    ageing_sec: float
+    objective_sec: float | None
+    sheddable: bool
+    counts: Annotated[LaneCount | None, _note("Null until a scheduler has counted.")]
+
+
 class AlertDocument(msgspec.Struct, frozen=True):
     """Something that is wrong with the service, or was lately."""
 

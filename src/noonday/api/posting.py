@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, cast
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from noonday.api import bodies, headers, keys, problems, schemas
+from noonday.api.checks import UNKNOWN_LANE
 from noonday.api.commits import Commits
-from noonday.api.context import INLINE_BYTES, AppContext, caller_of, context_of
+from noonday.api.context import INLINE_BYTES, AppContext, caller_of, context_of, lanes_of
 from noonday.api.creation import Order
 from noonday.api.documents import BatchAnswer, BatchItem, JobDocument
 from noonday.api.keys import Answer
@@ -22,10 +24,13 @@ from noonday.api.quotas import QuotaKeeper
 from noonday.api.reading import Fault
 from noonday.api.schemas import Batch, Item, JobRequest
 from noonday.domain.errors import StoreUnavailable
+from noonday.domain.lanes import READY_MADE
 from noonday.store import workers
 from noonday.store.blobs import new_reference
 from noonday.store.connections import host_name
 from noonday.store.idempotency import Use
+
+T_co = TypeVar("T_co", covariant=True)
 
 SINGLE: Final = "POST /v1/jobs"
 BATCH: Final = "POST /v1/jobs:batch"
@@ -38,7 +43,7 @@ async def create(request: Request) -> Response:
     context = context_of(request)
     body = await bodies.read(request, context.body_limit)
     use = keys.use_of(request, SINGLE, body)
-    job = schemas.read_job(body, allow_private=context.allow_private_targets, ports=_ports(context))
+    job = await _read(request, schemas.read_job, body)
     if isinstance(job, list):
         raise problems.invalid(job)
     _require_fit(request, job)
@@ -58,9 +63,7 @@ async def create_batch(request: Request) -> Response:
     """Create up to a thousand jobs: each by itself, or all of them or none."""
     context = context_of(request)
     body = await bodies.read(request, context.batch_body_limit)
-    batch = schemas.read_batch(
-        body, allow_private=context.allow_private_targets, ports=_ports(context)
-    )
+    batch = await _read(request, schemas.read_batch, body)
     if isinstance(batch, list):
         raise problems.invalid(batch)
     sizes = _sizes(request, batch)
@@ -90,6 +93,40 @@ async def _carry_out(
     if len(down) == len(answers):
         raise down[0]
     return answers
+
+
+class _Reads(Protocol[T_co]):
+    """Reads a body, by what the service allows and has."""
+
+    def __call__(
+        self,
+        document: bytes,
+        *,
+        allow_private: bool,
+        ports: Collection[int] | None,
+        lanes: Collection[str],
+    ) -> T_co | list[Fault]: ...
+
+
+async def _read(request: Request, read: _Reads[T_co], body: bytes) -> T_co | list[Fault]:
+    """The body, read by the lanes that this process knows of; when one is not known, by those that
+    there are by now. (One that is gone is found out when its jobs are written.)"""
+    context, lanes = context_of(request), lanes_of(request)
+    how = partial(
+        read, body, allow_private=context.allow_private_targets, ports=context.allowed_ports or None
+    )
+    value = how(lanes={*READY_MADE, *lanes.cached})
+    return how(lanes=await lanes.read()) if _misses_a_lane(value) else value
+
+
+def _misses_a_lane(value: object) -> bool:
+    match value:
+        case Batch():
+            return any(_misses_a_lane(item.job) for item in value.items)
+        case list():
+            return any(fault.code == UNKNOWN_LANE for fault in value)
+        case _:
+            return False
 
 
 async def _one_of_many(request: Request, item: Item, refusal: Problem | None) -> Answer | Problem:
@@ -239,7 +276,3 @@ def _commits(request: Request) -> Commits:
 
 def _quotas(request: Request) -> QuotaKeeper:
     return cast("QuotaKeeper", request.app.state.quotas)
-
-
-def _ports(context: AppContext) -> tuple[int, ...] | None:
-    return context.allowed_ports or None

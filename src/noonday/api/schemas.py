@@ -10,10 +10,11 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from noonday.api.checks import check_job, duration, parents_of
+from noonday.api.checks import check_job, check_lane, duration, parents_of
 from noonday.api.reading import Fault, Faults, read, read_quickly, read_slowly
 from noonday.api.wire import AfterBody, CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
 from noonday.domain.dependencies import After
+from noonday.domain.lanes import READY_MADE
 from noonday.domain.model import (
     Cron,
     HttpTarget,
@@ -93,16 +94,23 @@ def _run_at(once: OnceBody, now: datetime) -> datetime:
 
 
 def read_job(
-    document: bytes, *, allow_private: bool, ports: Collection[int] | None = WEB_PORTS
+    document: bytes,
+    *,
+    allow_private: bool,
+    ports: Collection[int] | None = WEB_PORTS,
+    lanes: Collection[str] = READY_MADE,
 ) -> JobRequest | list[Fault]:
     """A job to create, or everything that is wrong with it. Raises nothing.
 
-    ``allow_private`` and ``ports`` (None: any) say which targets may be called.
+    ``allow_private`` and ``ports`` (None: any) say which targets may be called, ``lanes`` which
+    lanes there are.
     """
     faults = Faults()
     body = read_quickly(document, JobBody)
     if body is None:
         body = read_slowly(document, JobBody, faults)
+    if body.lane is not UNSET:
+        check_lane(body.lane, faults, lanes)
     endpoint = check_job(body, faults, allow_private=allow_private, ports=ports)
     if endpoint is None or faults:
         return faults.all()
@@ -201,7 +209,11 @@ class Batch(NamedTuple):
 
 
 def read_batch(
-    document: bytes, *, allow_private: bool, ports: Collection[int] | None = WEB_PORTS
+    document: bytes,
+    *,
+    allow_private: bool,
+    ports: Collection[int] | None = WEB_PORTS,
+    lanes: Collection[str] = READY_MADE,
 ) -> Batch | list[Fault]:
     """A batch whose jobs are good or bad one by one; or what is wrong with the batch itself."""
     body = read(document, BatchBody)
@@ -210,7 +222,7 @@ def read_batch(
     items = []
     for entry in body.jobs:
         raw = bytes(entry.job)
-        job = read_job(raw, allow_private=allow_private, ports=ports)
+        job = read_job(raw, allow_private=allow_private, ports=ports, lanes=lanes)
         items.append(Item(entry.idempotency_key, raw, job))
     return Batch(body.atomic, items)
 
@@ -347,3 +359,36 @@ class ApiKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     name: Annotated[str, Meta(max_length=255, description="For people.")] = ""
     expires_at: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+class LaneBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of a lane; what is not given stays, or has its default in a new lane."""
+
+    weight: (
+        Annotated[
+            float,
+            Meta(gt=0, le=1_000, description="Its share of slots that serve other lanes as well."),
+        ]
+        | UnsetType
+    ) = UNSET
+    max_running: (
+        Annotated[int, Meta(ge=0, le=1000000, description="Most runs at once; null: no cap.")]
+        | UnsetType
+        | None
+    ) = UNSET
+    ageing_sec: (
+        Annotated[
+            float,
+            Meta(gt=0, le=86_400, description="A step of priority is worth so much waiting."),
+        ]
+        | UnsetType
+    ) = UNSET
+    objective_sec: (
+        Annotated[float, Meta(gt=0, le=604800, description="Longest wait; null: as set for all.")]
+        | UnsetType
+        | None
+    ) = UNSET
+    sheddable: (
+        Annotated[bool, Meta(description="Whether it waits while others miss their objective.")]
+        | UnsetType
+    ) = UNSET

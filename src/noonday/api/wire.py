@@ -276,11 +276,14 @@ class JobBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: Annotated[int, Meta(ge=0, le=9, description="0 is the most urgent.")] = 5
     lane: (
         Annotated[
-            Literal["default", "long"],
-            _later(
-                "The stream of runs it joins; each has worker slots of its own. If not given, "
-                f"`long` when `timeout_sec` is more than {LONG_TIMEOUT_SEC:.0f}, else `default`.",
-                str,
+            str,
+            Meta(
+                min_length=1,
+                max_length=63,
+                description="The stream of runs it joins, one of those of `GET /v1/lanes`. If not "
+                f"given, `long` when `timeout_sec` is more than {LONG_TIMEOUT_SEC:.0f}, else "
+                "`default`.",
+                examples=["batch"],
             ),
         ]
         | UnsetType

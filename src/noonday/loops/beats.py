@@ -70,7 +70,7 @@ class Beats:
             await self._heed()
         await self._report()
         for pool in self._pools.values():
-            self._metrics.slots_stand_at(pool.lane, pool.slots, pool.busy)
+            self._metrics.slots_stand_at(pool.name, pool.slots, pool.busy)
         return 0
 
     async def _heed(self) -> None:
@@ -135,6 +135,7 @@ class Beats:
                     tx, self._id, ROLE, self._name,
                     slots=sum(pool.slots for pool in self._pools.values()),
                     in_flight=sum(pool.busy for pool in self._pools.values()),
+                    lanes=sorted({name for pool in self._pools.values() for name in pool.lanes}),
                     granted=self.granted, stopping=self.stopping,
                 )  # fmt: skip
         except StoreUnavailable as error:

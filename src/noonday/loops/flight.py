@@ -27,9 +27,9 @@ class Flight:
     """Bookkeeping of one attempt. All times are of the monotonic clock, in seconds."""
 
     __slots__ = (
-        "alarm", "asked", "claimed", "decision", "duplicate_cause", "extended", "held", "in_doubt",
-        "keeps_response", "lease", "lease_sec", "lost", "probe", "sent", "settling", "spec", "stop",
-        "target", "task",
+        "alarm", "asked", "capped", "claimed", "decision", "duplicate_cause", "extended", "held",
+        "in_doubt", "keeps_response", "lease", "lease_sec", "lost", "probe", "sent", "settling",
+        "spec", "stop", "target", "task",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,8 @@ class Flight:
         self.target = target_of(lease.tenant_id, spec.target.url)
         self.probe: tuple[str, int] | None = None
         """The permit that it goes by: the key of a target that is tried, and its generation."""
+        self.capped = False
+        """Whether its lane has a cap, so that its end makes room for another."""
         self.sent = Sent()
         self.lost = False
         self.in_doubt = False

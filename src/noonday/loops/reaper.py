@@ -27,7 +27,7 @@ from noonday.domain.model import (
 )
 from noonday.domain.ranking import LATE_COMMIT
 from noonday.loops import tally
-from noonday.store import Row, Store, Tx, runs, settlements, workers
+from noonday.store import Row, Store, Tx, lanes, runs, settlements, workers
 from noonday.store.backlogs import Backlogs
 from noonday.store.endings import Endings
 from noonday.store.runs import Held, held_key, key_of, lease_of
@@ -53,15 +53,9 @@ class Reaper:
     """Safe to run in any number of processes: each takes what the others have not locked."""
 
     def __init__(
-        self,
-        store: Store,
-        lanes: Sequence[str],
-        metrics: Metrics,
-        wakeups: Wakeups,
-        backlogs: Backlogs | None = None,
+        self, store: Store, metrics: Metrics, wakeups: Wakeups, backlogs: Backlogs | None = None
     ) -> None:
         self._store = store
-        self._lanes = lanes
         self._metrics = metrics
         self._wakeups = wakeups
         self._backlogs = backlogs
@@ -78,8 +72,9 @@ class Reaper:
         async with self._store.transaction() as tx:
             now = await tx.clock()
             granted = await workers.granted(tx)
+            names = [lane.name for lane in await lanes.every(tx)]
         count, failed = 0, None
-        for lane, priority in product(self._lanes, PRIORITIES):
+        for lane, priority in product(names, PRIORITIES):
             try:
                 if full:
                     await self._find_floor(lane, priority, now)

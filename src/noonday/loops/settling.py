@@ -49,6 +49,8 @@ class Settling:
         self._unsettled: list[tuple[Flight, Outcome]] = []
         self.wake: Callable[[], None] = lambda: None
         """Called when outcomes wait to be written."""
+        self.made_room: Callable[[], None] = lambda: None
+        """Called when runs of a lane with a cap were settled: others may start, anywhere."""
 
     @property
     def waiting(self) -> int:
@@ -84,6 +86,8 @@ class Settling:
             raise
         for (flight, _), item, result in zip(batch, items, results, strict=True):
             self._note(flight, item, result)
+        if any(flight.capped for flight, _ in batch):
+            self.made_room()
         return len(batch)
 
     def _decide(self, flight: Flight, outcome: Outcome) -> Settlement:

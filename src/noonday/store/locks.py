@@ -26,6 +26,9 @@ FROM unnest($1::bigint[]) WITH ORDINALITY AS t(key, n) ORDER BY n
 WAIT_KEY: Final = "SELECT set_config('lock_timeout', '2s', true), pg_advisory_xact_lock($1)"
 
 
+OWN_KEY: Final = "SELECT pg_advisory_xact_lock($1::bigint)"
+
+
 async def share_shards(tx: Tx, shards: Sequence[int]) -> None:
     """Statement one of the fence: while this lasts, no shard of ours changes hands or jobs."""
     await tx.rows(SHARE_SHARDS, SHARD, sorted(shards))
@@ -49,6 +52,11 @@ async def try_keys(tx: Tx, keys: Sequence[int]) -> list[bool]:
 async def wait_key(tx: Tx, key: int) -> None:
     """Wait at most two seconds for ``key``; :class:`StoreUnavailable` when it stays taken."""
     await tx.value(WAIT_KEY, key)
+
+
+async def own_key(tx: Tx, key: int) -> None:
+    """Wait for ``key``; :class:`StoreUnavailable` when it stays taken for seconds."""
+    await tx.value(OWN_KEY, key)
 
 
 def hashed(*parts: object) -> int:

@@ -186,6 +186,22 @@ async def lowest_ready(tx: Tx, lane: str, floors: Sequence[tuple[int, datetime]]
     return await tx.rows(LOWEST_READY, lane, *columns(floors, 2))
 
 
+# What a worker asks of lanes that it does not know to have any work.
+LOOK: Final = """
+SELECT p.lane, p.priority, coalesce($4, now()) AS clock, (
+    SELECT r.rank FROM runs AS r
+    WHERE r.lane = p.lane AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
+      AND r.state = 'READY'
+    ORDER BY r.rank LIMIT 1) AS rank
+FROM unnest($1::text[], $2::int[], $3::timestamptz[]) AS p(lane, priority, floor)
+"""
+
+
+async def look(tx: Tx, floors: Sequence[tuple[str, int, datetime]]) -> list[Row]:
+    """For each lane and priority the lowest rank that is READY from its floor on, and the time."""
+    return await tx.rows(LOOK, *columns(floors, 3), tx.now)
+
+
 # --- heartbeat --------------------------------------------------------------------------------
 
 # Each run is looked up by its key, one by one, and then written by its place: a join with the whole

@@ -198,6 +198,25 @@ CREATE TABLE jobs (
 );
 CREATE INDEX jobs_tenant ON jobs USING btree (tenant_id, id);
 
+CREATE TABLE lane_gauges (
+    lane           text NOT NULL,
+    ready          bigint NOT NULL,
+    oldest_age_sec double precision NOT NULL,
+    running        bigint NOT NULL,
+    objective_sec  double precision NOT NULL,
+    counted_at     timestamp with time zone NOT NULL,
+    CONSTRAINT lane_gauges_pkey PRIMARY KEY (lane)
+) WITH (fillfactor=50);
+
+CREATE TABLE lane_spans (
+    lane     text NOT NULL,
+    priority smallint NOT NULL,
+    band     smallint NOT NULL,
+    low      timestamp with time zone NOT NULL,
+    high     timestamp with time zone NOT NULL,
+    CONSTRAINT lane_spans_pkey PRIMARY KEY (lane, priority, band)
+) WITH (fillfactor=50);
+
 CREATE TABLE lanes (
     name          text NOT NULL,
     weight        double precision NOT NULL DEFAULT 1,
@@ -487,5 +506,6 @@ CREATE TABLE workers (
     started_at timestamp with time zone NOT NULL,
     seen_at    timestamp with time zone NOT NULL,
     vitals     json,
+    lanes      text[],
     CONSTRAINT workers_pkey PRIMARY KEY (id)
 ) WITH (fillfactor=50);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -19,11 +19,11 @@ ALIVE: Final = timedelta(seconds=15)
 
 REPORT: Final = """
 INSERT INTO workers (id, role, name, host, pid, slots, in_flight, granted, stopping, started_at,
-                     seen_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, coalesce($10, now()), coalesce($10, now()))
+                     seen_at, lanes)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, coalesce($10, now()), coalesce($10, now()), $11)
 ON CONFLICT (id) DO UPDATE
-SET in_flight = excluded.in_flight, granted = excluded.granted, stopping = excluded.stopping,
-    seen_at = excluded.seen_at
+SET in_flight = excluded.in_flight, lanes = excluded.lanes, granted = excluded.granted,
+    stopping = excluded.stopping, seen_at = excluded.seen_at
 """
 
 
@@ -35,14 +35,16 @@ async def report(
     *,
     slots: int = 0,
     in_flight: int = 0,
+    lanes: Sequence[str] | None = None,
     granted: Mapping[str, datetime] | None = None,
     stopping: bool = False,
 ) -> None:
-    """Say that a process is alive. ``granted``: highest rank claimed by ``lane:priority``."""
+    """Say that a process is alive. ``lanes``: those that it serves. ``granted``: highest rank
+    claimed by ``lane:priority``."""
     document = msgspec.json.encode(granted).decode() if granted else None
     await tx.execute(
         REPORT, worker_id, role, name, host_name(), os.getpid(), slots, in_flight, document,
-        stopping, tx.now,
+        stopping, tx.now, lanes,
     )  # fmt: skip
 
 
@@ -118,6 +120,17 @@ WHERE role = 'worker' AND seen_at >= coalesce($1, now()) - $2::interval
 async def hosts(tx: Tx) -> set[str]:
     """The machines that living worker processes run on."""
     return {row["host"] for row in await tx.rows(HOSTS, tx.now, ALIVE)}
+
+
+SERVED: Final = """
+SELECT DISTINCT unnest(lanes) AS lane FROM workers
+WHERE role = 'worker' AND NOT stopping AND seen_at >= coalesce($1, now()) - $2::interval
+"""
+
+
+async def served(tx: Tx) -> set[str]:
+    """The lanes that living workers serve."""
+    return {row["lane"] for row in await tx.rows(SERVED, tx.now, ALIVE)}
 
 
 GRANTED: Final = "SELECT granted FROM workers WHERE granted IS NOT NULL"

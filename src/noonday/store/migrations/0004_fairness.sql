@@ -21,6 +21,29 @@ CREATE TABLE lanes (
 INSERT INTO lanes (name, weight, sheddable)
 VALUES ('critical', 8, false), ('default', 4, false), ('batch', 1, true), ('long', 1, false);
 
+-- The ranks of a capped lane between which all that is RUNNING lies, by priority: its slots in use
+-- are counted there. (`band` tells ranks of the front, which are instants, from those of the queue.)
+CREATE TABLE lane_spans (
+    lane     text NOT NULL,
+    priority smallint NOT NULL,
+    band     smallint NOT NULL,
+    low      timestamptz NOT NULL,
+    high     timestamptz NOT NULL,
+    PRIMARY KEY (lane, priority, band)
+) WITH (fillfactor = 50);
+
+-- How much stands in a lane, as the scheduler that leads has counted last.
+CREATE TABLE lane_gauges (
+    lane           text PRIMARY KEY,
+    ready          bigint NOT NULL,
+    oldest_age_sec double precision NOT NULL,
+    running        bigint NOT NULL,
+    objective_sec  double precision NOT NULL,             -- in force, be it the lane's or the settings'
+    counted_at     timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
+ALTER TABLE workers ADD COLUMN lanes text[];              -- those that it serves
+
 ALTER TABLE tenants
     ADD COLUMN weight             double precision NOT NULL DEFAULT 1 CHECK (weight > 0),
     ADD COLUMN max_running        integer CHECK (max_running >= 0),         -- null: no cap

@@ -10,6 +10,7 @@ import time
 from datetime import datetime
 from typing import Final
 
+from noonday.domain.lane_clock import LaneClock, LaneReport
 from noonday.domain.model import EPOCH
 from noonday.domain.ranking import Floors
 
@@ -28,6 +29,8 @@ class Pool:
         self.busy = 0
         """Slots that an attempt runs in."""
         self.floors = Floors()
+        self.order = LaneClock()
+        """In which order its runs are claimed."""
         self.more = False
         """Whether runs are known to wait that the last claim did not take."""
         self.in_doubt = False
@@ -46,6 +49,10 @@ class Pool:
         """Whether to claim now; what is too soon is put off, see :meth:`sleep_for`."""
         self._put_off = self.free > 0 and self._wait() > 0
         return self.free > 0 and not self._put_off
+
+    def report(self) -> LaneReport:
+        """What others have to know to rank what comes into the lane."""
+        return self.order.report(self.slots, has_room=self.free > 0)
 
     def claiming(self) -> float:
         """A claim is about to be sent; now, which is what its leases count from."""

@@ -9,6 +9,7 @@ asked for it, less a margin.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -19,6 +20,7 @@ import structlog
 
 from noonday.domain.breaker import pauses
 from noonday.domain.errors import BlobMissing, SecretUnreadable, StoreUnavailable
+from noonday.domain.fair import Ranker
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
     EPOCH,
@@ -30,10 +32,11 @@ from noonday.domain.model import (
     OutcomeKind,
     Reading,
 )
-from noonday.domain.ranking import AGEING_STEP, Floors
+from noonday.domain.ranking import Band, Floors, is_queued
 from noonday.executors import Executor
 from noonday.loops.beats import Beats
 from noonday.loops.breakers import Breakers
+from noonday.loops.costs import Costs
 from noonday.loops.flight import Flight
 from noonday.loops.pool import Pool
 from noonday.loops.settling import Settling
@@ -92,18 +95,22 @@ class Worker:
         slots: Mapping[str, int],
         pauses: Sequence[timedelta] = tuple(pauses()),
         backlogs: Backlogs | None = None,
+        ranker: Ranker | None = None,
     ) -> None:
         """``slots``: how many attempts to carry out at the same time, by lane. A lane without
-        slots is not served. ``pauses``: for how long a target that fails is left alone."""
+        slots is not served. ``pauses``: for how long a target that fails is left alone.
+        ``ranker``: where this process learns of lanes and costs, kept up to date by somebody."""
         self.id = id
         self._store = store
         self._executors = executors
         self._blobs = blobs
         self._keys = keys
         self._metrics = metrics
+        self._ranker = ranker or Ranker()
         self._flights: dict[Held, Flight] = {}
         self.pools = {lane: Pool(lane, count) for lane, count in slots.items() if count}
         self.breakers = Breakers(store, metrics, pauses)
+        self.costs = Costs(store, self._ranker.cost)
         self.settling = Settling(store, metrics, self._flights, backlogs)
         self.beats = Beats(beat_store, id, name, metrics, self._flights, self.pools)
         self.wake_claim: Callable[[str], None] = _nobody
@@ -131,8 +138,9 @@ class Worker:
 
     async def _claim(self, pool: Pool, limit: int) -> int:
         asked, used = pool.claiming(), pool.floors.each()
+        pool.order.ageing_sec = self._ranker.ageing_sec(pool.lane)
         async with self._store.transaction() as tx:
-            claimed = await runs.claim(tx, pool.lane, used, limit, AGEING_STEP, self.id)
+            claimed = await runs.claim(tx, pool.lane, pool.order.ranges(used), limit, self.id)
             taken = [_taken(row, asked) for row in claimed.rows]
             held = await self.breakers.hold(tx, [each.flight for each in taken])
             clock = await tx.clock()
@@ -141,7 +149,10 @@ class Worker:
         # Not before the commit: by its time we look for what an unknown claim took.
         pool.claimed(clock, drained=claimed.drained)
         self._note_ranks(pool.lane, claimed.rows)
-        pool.floors.claimed(used, claimed.lowest, clock, everything=claimed.saw_all)
+        pool.order.claimed(claimed.left, clock, everything=claimed.saw_all)
+        pool.floors.claimed(
+            used, claimed.lowest, clock, everything=claimed.saw_all, tags=pool.order.tags
+        )
         for each in taken:
             if each.flight.held not in held:
                 self._start(each, pool)
@@ -149,7 +160,8 @@ class Worker:
 
     def _note_ranks(self, lane: str, rows: Sequence[Row]) -> None:
         for row in rows:
-            name = f"{lane}:{row['priority']}"
+            band = Band(row["priority"], is_queued(row["rank"]))
+            name = workers.granted_key(lane, band)
             self.beats.granted[name] = max(row["rank"], self.beats.granted.get(name, row["rank"]))
 
     async def _let_go_of_unknown(self, pool: Pool) -> None:
@@ -168,8 +180,8 @@ class Worker:
         for pool in self.pools.values():
             async with self._store.transaction() as tx:
                 found = await runs.lowest_ready(tx, pool.lane, Floors().each())
-            for row in found:
-                if row["rank"] is not None and pool.floors.lower(row["priority"], row["rank"]):
+            for band, rank in found.items():
+                if pool.floors.lower(band, rank):
                     self._metrics.straggler("runs")
         return 0
 
@@ -243,6 +255,9 @@ class Worker:
     def _landed(self, flight: Flight, task: asyncio.Task[Outcome], pool: Pool) -> None:
         flight.unwatch()
         pool.busy -= 1
+        if flight.sent.maybe and flight.target is not None:
+            took = time.monotonic() - flight.claimed
+            self.costs.note(flight.lease.tenant_id, flight.target.host, took)
         if pool.more:
             self.wake_claim(pool.lane)
         if flight.lost:

@@ -1,0 +1,299 @@
+"""Who queues: start-time fair queueing between the tenants of a lane.
+
+Each tenant has a *finish* per lane and priority: the virtual time at which what it has asked for so
+far is done, at its share of the lane. A new run starts there, or now if that is past. Whoever is
+within his share starts now, and goes in front, by real time; whoever is above it queues behind his
+own work, and nobody else's. A run is charged its expected seconds, over weight and slots, to its
+priority and to all less urgent ones of its tenant.
+
+Several processes rank at the same time. Once a second each reads how the workers stand and what the
+others have charged; what that leaves them apart is measured, see docs/fairness.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from noonday.domain.lane_clock import LaneReport
+from noonday.domain.model import PRIORITIES
+from noonday.domain.ranking import AGEING_SEC, Work, queued, seconds
+
+WITHIN_SHARE_SEC: Final = 0.1
+"""Who is no further ahead of the lane than this goes in front."""
+UNKNOWN_SEC: Final = 0.2
+"""What a run is expected to take while nothing is known of any."""
+UNKNOWN_SLOTS: Final = 16
+"""Slots of a lane that no worker has told of."""
+PASSES_SEC: Final = 2.0
+"""For how long virtual time is taken to go on at its pace without news of it."""
+NOTICED_SEC: Final = 1.0
+"""What was charged so long before a lane was seen empty has been seen, and is claimed."""
+BUCKETS: Final = 4
+"""Refreshes of which is known what was charged in each."""
+FALL_SEC: Final = 0.5
+"""When virtual time turns out to stand lower by more than this, all finishes follow."""
+MOST_TOLD: Final = 500
+"""Tenants of a lane, those furthest ahead, of which processes tell each other."""
+MOST_COSTS: Final = 100_000
+"""Costs that are remembered."""
+
+Told = dict[int, list[tuple[int, float, float]]]
+"""By tenant, for each priority: what one process has charged, and where it takes the finish to be,
+in seconds of virtual time."""
+
+
+class Standing(NamedTuple):
+    """How the virtual time of a lane stands, by priority, and how it goes on."""
+
+    starts: tuple[float, ...]
+    since: float
+    rate: float
+    passes_sec: float
+    emptied_at: float | None
+    """When it was last known that nothing queues."""
+
+    def passed(self, now: float) -> float:
+        """Virtual seconds since ``since``."""
+        return self.rate * min(max(now - self.since, 0.0), self.passes_sec)
+
+    def frozen(self, now: float) -> Standing:
+        """The same, with nobody who carries anything out."""
+        passed = self.passed(now)
+        starts = tuple(start + passed for start in self.starts)
+        return Standing(starts, now, 0.0, 0.0, self.emptied_at)
+
+
+def standing(
+    reports: Sequence[LaneReport], ageing_sec: float, now: float, before: Standing | None
+) -> Standing:
+    """What the reports of living workers come to. The latest claim has seen what the others have;
+    without any report time stands still, since nothing is carried out."""
+    if any(report.open for report in reports):
+        return Standing(_each(now), now, 1.0, float("inf"), now - NOTICED_SEC)
+    if not reports:
+        return (before or Standing(_each(now), now, 0.0, 0.0, None)).frozen(now)
+    last = max(reports, key=lambda report: report.clock)
+    emptied = max((report.clock for report in reports if not report.waiting), default=None)
+    if not last.waiting:
+        return Standing(_each(last.clock), now, 0.0, 0.0, emptied)
+    starts = tuple(last.start(priority, ageing_sec) for priority in PRIORITIES)
+    return Standing(starts, last.clock, last.rate, PASSES_SEC, emptied)
+
+
+def _each(instant: float) -> tuple[float, ...]:
+    return (instant,) * len(PRIORITIES)
+
+
+class _Account:
+    """What one tenant has asked of a lane."""
+
+    __slots__ = ("charged", "finish", "recent")
+
+    def __init__(self) -> None:
+        self.finish = [0.0] * len(PRIORITIES)
+        self.recent = [0.0] * BUCKETS
+        """Charged since the last refresh, between that and the one before, and so on."""
+        self.charged: dict[int, float] = {}
+        """By us, since the tenant was first told of to others."""
+
+    def charge(self, priority: int, starts: Sequence[float], passed: float, amount: float) -> None:
+        finish = self.finish
+        for each in range(priority, len(finish)):
+            start = starts[each] + passed
+            finish[each] = (finish[each] if finish[each] > start else start) + amount
+        self.recent[0] += amount
+
+    def lead(self, starts: Sequence[float]) -> float:
+        """How far it is ahead of the lane, at most."""
+        return max(map(float.__sub__, self.finish, starts))
+
+
+class _Lane:
+    def __init__(self, standing: Standing) -> None:
+        self.ageing_sec = AGEING_SEC
+        self.slots = UNKNOWN_SLOTS
+        self.standing = standing
+        self.accounts: dict[int, _Account] = {}
+        self.refreshed = [standing.since] * BUCKETS
+        """When it was refreshed last, the time before, and so on."""
+        self.heard: dict[str, Told] = {}
+
+    def account(self, tenant_id: int) -> _Account:
+        account = self.accounts.get(tenant_id)
+        if account is None:
+            account = self.accounts[tenant_id] = _Account()
+        return account
+
+    def refresh(self, reports: Sequence[LaneReport], now: float) -> None:
+        before, found = self.standing, standing(reports, self.ageing_sec, now, self.standing)
+        slots = sum(report.slots for report in reports)
+        self.slots = slots or self.slots
+        self.standing = found
+        starts = found.frozen(now).starts
+        self._follow(before.frozen(now).starts, starts)
+        self._forget(starts, found.emptied_at)
+        for account in self.accounts.values():
+            account.recent = [0.0, *account.recent[:-1]]
+        self.refreshed = [now, *self.refreshed[:-1]]
+
+    def _follow(self, before: Sequence[float], starts: Sequence[float]) -> None:
+        """Nobody is to wait for virtual time that was believed to have passed, and had not."""
+        for priority, (was, start) in enumerate(zip(before, starts, strict=True)):
+            if was - start > FALL_SEC:
+                for account in self.accounts.values():
+                    account.finish[priority] -= was - start
+
+    def _forget(self, starts: Sequence[float], emptied_at: float | None) -> None:
+        """Nobody owes for what was charged before the lane was seen empty."""
+        known = 0
+        if emptied_at is not None:
+            known = 1 + sum(each > emptied_at - NOTICED_SEC for each in self.refreshed)
+        for tenant_id, account in list(self.accounts.items()):
+            if 0 < known <= BUCKETS:
+                since = sum(account.recent[:known])
+                account.finish = [
+                    min(finish, start + since)
+                    for finish, start in zip(account.finish, starts, strict=True)
+                ]
+            if account.lead(starts) <= 0.0:
+                del self.accounts[tenant_id]
+
+    # --- between processes ----------------------------------------------------------------
+
+    def tell(self, now: float) -> Told:
+        starts = self.standing.frozen(now).starts
+        leads = {tenant: account.lead(starts) for tenant, account in self.accounts.items()}
+        ahead = [tenant for tenant, lead in leads.items() if lead > WITHIN_SHARE_SEC]
+        ahead.sort(key=leads.__getitem__, reverse=True)
+        told = ahead[:MOST_TOLD]
+        for tenant in self.accounts.keys() - set(told):
+            self.accounts[tenant].charged.clear()
+        return {tenant: _told(self.accounts[tenant], starts) for tenant in told}
+
+    def hear(self, process: str, told: Told, *, newcomer: bool) -> None:
+        """Take over what another process has charged since it was last heard.
+
+        A ``newcomer`` has counted none of it, and takes over where it stands.
+        """
+        known = self.heard.get(process, {})
+        starts = self.standing.starts
+        for tenant_id, each in told.items():
+            account = self.account(tenant_id)
+            charged = {priority: amount for priority, amount, _ in known.get(tenant_id, ())}
+            for priority, amount, finish in each:
+                before = charged.get(priority, 0.0)
+                delta = amount - before if amount >= before else amount
+                if newcomer:
+                    for less in range(priority, len(PRIORITIES)):
+                        account.finish[less] = max(account.finish[less], finish)
+                elif delta > 0.0:
+                    account.charge(priority, starts, 0.0, delta)
+        self.heard[process] = told
+
+
+def _told(account: _Account, starts: Sequence[float]) -> list[tuple[int, float, float]]:
+    """The priorities that we have charged, and those from which a finish is further off."""
+    told, furthest = [], 0.0
+    for priority, (finish, start) in enumerate(zip(account.finish, starts, strict=True)):
+        charged = account.charged.get(priority, 0.0)
+        further = finish > furthest + 1e-6 and finish > start
+        if charged or further:
+            told.append((priority, round(charged, 4), round(finish, 4)))
+            furthest = max(furthest, finish)
+    return told
+
+
+class Ranker:
+    """Ranks what becomes claimable in one process. Its times are of the database."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, _Lane] = {}
+        self._weights: Mapping[int, float] = {}
+        self._costs: dict[tuple[int, str], float] = {}
+        self._usual_sec = UNKNOWN_SEC
+        self._new = True
+
+    def ranks(self, works: Sequence[Work], now: datetime) -> list[datetime]:
+        """A rank for each of ``works``, all of which become claimable at ``now``; each is
+        charged."""
+        at = seconds(now)
+        return [self._rank(work, at, now) for work in works]
+
+    def _rank(self, work: Work, at: float, now: datetime) -> datetime:
+        tenant_id, name, priority, host = work
+        lane = self._lane(name, at)
+        starts, passed = lane.standing.starts, lane.standing.passed(at)
+        account = lane.account(tenant_id)
+        start, finish = starts[priority] + passed, account.finish[priority]
+        expected = self._costs.get((tenant_id, host), self._usual_sec)
+        amount = expected / (self._weights.get(tenant_id, 1.0) * lane.slots)
+        account.charge(priority, starts, passed, amount)
+        account.charged[priority] = account.charged.get(priority, 0.0) + amount
+        return now if finish <= start + WITHIN_SHARE_SEC else queued(finish)
+
+    def _lane(self, name: str, at: float) -> _Lane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _Lane(Standing(_each(at), at, 0.0, 0.0, None))
+        return lane
+
+    def cost(self, tenant_id: int, target_host: str) -> float | None:
+        """What a run of a tenant that calls a host is expected to take, in seconds, if known."""
+        return self._costs.get((tenant_id, target_host))
+
+    def ageing_sec(self, lane: str) -> float:
+        """How far priorities of a lane lie apart."""
+        known = self._lanes.get(lane)
+        return AGEING_SEC if known is None else known.ageing_sec
+
+    # --- what is read once a second -------------------------------------------------------
+
+    def refresh(
+        self,
+        now: datetime,
+        ageing: Mapping[str, float],
+        reports: Iterable[Mapping[str, LaneReport]],
+    ) -> None:
+        """Take note of the lanes that there are, and of what each living worker reports of them."""
+        at = seconds(now)
+        by_lane: dict[str, list[LaneReport]] = {}
+        for report in reports:
+            for name, each in report.items():
+                by_lane.setdefault(name, []).append(each)
+        for name in {*ageing, *by_lane, *self._lanes}:
+            lane = self._lane(name, at)
+            lane.ageing_sec = ageing.get(name, AGEING_SEC)
+            lane.refresh(by_lane.get(name, ()), at)
+
+    def weigh(self, weights: Mapping[int, float]) -> None:
+        """The weights of tenants, where they are not 1."""
+        self._weights = weights
+
+    def learn(self, costs: Iterable[tuple[int, str, float]]) -> None:
+        """Expected seconds by tenant and host that have changed."""
+        for tenant_id, host, expected in costs:
+            self._costs.pop((tenant_id, host), None)
+            self._costs[tenant_id, host] = expected
+        while len(self._costs) > MOST_COSTS:
+            del self._costs[next(iter(self._costs))]
+        if self._costs:
+            self._usual_sec = sum(self._costs.values()) / len(self._costs)
+
+    def tell(self, now: datetime) -> dict[str, Told]:
+        """What others have to know of us, by lane."""
+        at = seconds(now)
+        return {name: lane.tell(at) for name, lane in self._lanes.items()}
+
+    def hear(self, told: Iterable[tuple[str, str, Told]]) -> None:
+        """What other processes have told, each by its id and lane, since we last heard."""
+        for process, name, each in told:
+            if name in self._lanes:
+                self._lanes[name].hear(process, each, newcomer=self._new)
+        self._new = False
+
+    def forget(self, processes: set[str]) -> None:
+        """Remember no others than these processes."""
+        for lane in self._lanes.values():
+            lane.heard = {each: told for each, told in lane.heard.items() if each in processes}

@@ -21,19 +21,22 @@ from noonday.domain.model import PRIORITIES
 from noonday.domain.ranking import AGEING_SEC, Work, queued, seconds
 
 WITHIN_SHARE_SEC: Final = 0.1
-"""Who is no further ahead of the lane than this goes in front."""
+"""Who is ahead of a lane in which others wait by no more than passes in this time goes in front."""
 UNKNOWN_SEC: Final = 0.2
 """What a run is expected to take while nothing is known of any."""
 UNKNOWN_SLOTS: Final = 16
 """Slots of a lane that no worker has told of."""
-PASSES_SEC: Final = 2.0
-"""For how long virtual time is taken to go on at its pace without news of it."""
-NOTICED_SEC: Final = 1.0
+FRESH_SEC: Final = 1.0
+"""How old the news of a lane may be, before those who may be within their share by now are taken
+to be."""
+MOST_STALE_SEC: Final = 5.0
+"""How much older news is made allowance for."""
+TOLD_SEC: Final = 0.75
+"""Workers tell within this time that a lane is no longer empty."""
+COMMITTED_SEC: Final = 0.25
 """What was charged so long before a lane was seen empty has been seen, and is claimed."""
 BUCKETS: Final = 4
 """Refreshes of which is known what was charged in each."""
-FALL_SEC: Final = 0.5
-"""When virtual time turns out to stand lower by more than this, all finishes follow."""
 MOST_TOLD: Final = 500
 """Tenants of a lane, those furthest ahead, of which processes tell each other."""
 MOST_COSTS: Final = 100_000
@@ -45,41 +48,37 @@ in seconds of virtual time."""
 
 
 class Standing(NamedTuple):
-    """How the virtual time of a lane stands, by priority, and how it goes on."""
+    """How the virtual time of a lane stands, by priority.
+
+    It is taken to stand still until the next news of it: to be behind makes a run start no later,
+    and who believed it to pass too fast would send everybody to the front.
+    """
 
     starts: tuple[float, ...]
-    since: float
-    rate: float
-    passes_sec: float
-    emptied_at: float | None
+    open: bool = False
+    """Slots are free, and nobody waits: it is real time."""
+    waiting: bool = False
+    """Others wait."""
+    rate: float = 0.0
+    emptied_at: float | None = None
     """When it was last known that nothing queues."""
-
-    def passed(self, now: float) -> float:
-        """Virtual seconds since ``since``."""
-        return self.rate * min(max(now - self.since, 0.0), self.passes_sec)
-
-    def frozen(self, now: float) -> Standing:
-        """The same, with nobody who carries anything out."""
-        passed = self.passed(now)
-        starts = tuple(start + passed for start in self.starts)
-        return Standing(starts, now, 0.0, 0.0, self.emptied_at)
 
 
 def standing(
-    reports: Sequence[LaneReport], ageing_sec: float, now: float, before: Standing | None
+    reports: Sequence[LaneReport], ageing_sec: float, now: float, before: tuple[float, ...]
 ) -> Standing:
     """What the reports of living workers come to. The latest claim has seen what the others have;
-    without any report time stands still, since nothing is carried out."""
+    without any report it stands where it stood ``before``, since nothing is carried out."""
     if any(report.open for report in reports):
-        return Standing(_each(now), now, 1.0, float("inf"), now - NOTICED_SEC)
+        return Standing(_each(now), open=True, rate=1.0, emptied_at=now - TOLD_SEC)
     if not reports:
-        return (before or Standing(_each(now), now, 0.0, 0.0, None)).frozen(now)
+        return Standing(before, emptied_at=None)
     last = max(reports, key=lambda report: report.clock)
     emptied = max((report.clock for report in reports if not report.waiting), default=None)
     if not last.waiting:
-        return Standing(_each(last.clock), now, 0.0, 0.0, emptied)
+        return Standing(_each(last.clock), emptied_at=emptied)
     starts = tuple(last.start(priority, ageing_sec) for priority in PRIORITIES)
-    return Standing(starts, last.clock, last.rate, PASSES_SEC, emptied)
+    return Standing(starts, waiting=True, rate=last.rate, emptied_at=emptied)
 
 
 def _each(instant: float) -> tuple[float, ...]:
@@ -98,10 +97,10 @@ class _Account:
         self.charged: dict[int, float] = {}
         """By us, since the tenant was first told of to others."""
 
-    def charge(self, priority: int, starts: Sequence[float], passed: float, amount: float) -> None:
+    def charge(self, priority: int, starts: Sequence[float], amount: float) -> None:
         finish = self.finish
         for each in range(priority, len(finish)):
-            start = starts[each] + passed
+            start = starts[each]
             finish[each] = (finish[each] if finish[each] > start else start) + amount
         self.recent[0] += amount
 
@@ -111,12 +110,14 @@ class _Account:
 
 
 class _Lane:
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, now: float) -> None:
         self.ageing_sec = AGEING_SEC
         self.slots = UNKNOWN_SLOTS
-        self.standing = standing
+        self.standing = Standing(_each(now))
         self.accounts: dict[int, _Account] = {}
-        self.refreshed = [standing.since] * BUCKETS
+        self.asked = 0.0
+        """Seconds of the whole lane that we have charged since the last refresh."""
+        self.refreshed = [now] * BUCKETS
         """When it was refreshed last, the time before, and so on."""
         self.heard: dict[str, Told] = {}
 
@@ -127,29 +128,36 @@ class _Lane:
         return account
 
     def refresh(self, reports: Sequence[LaneReport], now: float) -> None:
-        before, found = self.standing, standing(reports, self.ageing_sec, now, self.standing)
-        slots = sum(report.slots for report in reports)
-        self.slots = slots or self.slots
-        self.standing = found
-        starts = found.frozen(now).starts
-        self._follow(before.frozen(now).starts, starts)
-        self._forget(starts, found.emptied_at)
+        was_open, stood = self.standing.open, self.standing.starts
+        found = self.standing = standing(reports, self.ageing_sec, now, stood)
+        self.slots = sum(report.slots for report in reports) or self.slots
+        self._follow(stood, found.starts)
+        if was_open and found.open and self.asked <= now - self.refreshed[0]:
+            self.accounts.clear()  # there was room for all of it
+        else:
+            self._forget(found.starts, found.emptied_at)
+        self.asked = 0.0
         for account in self.accounts.values():
             account.recent = [0.0, *account.recent[:-1]]
         self.refreshed = [now, *self.refreshed[:-1]]
 
     def _follow(self, before: Sequence[float], starts: Sequence[float]) -> None:
-        """Nobody is to wait for virtual time that was believed to have passed, and had not."""
-        for priority, (was, start) in enumerate(zip(before, starts, strict=True)):
-            if was - start > FALL_SEC:
-                for account in self.accounts.values():
-                    account.finish[priority] -= was - start
+        """Nobody is to wait for virtual time that was believed to have passed, and had not; where
+        somebody queues anyway, that is of no account."""
+        falls = [was - start for was, start in zip(before, starts, strict=True)]
+        if max(falls) <= 0.0:
+            return
+        for account in self.accounts.values():
+            account.finish = [
+                finish - fall if fall > 0.0 and finish - was <= fall else finish
+                for finish, was, fall in zip(account.finish, before, falls, strict=True)
+            ]
 
     def _forget(self, starts: Sequence[float], emptied_at: float | None) -> None:
         """Nobody owes for what was charged before the lane was seen empty."""
         known = 0
         if emptied_at is not None:
-            known = 1 + sum(each > emptied_at - NOTICED_SEC for each in self.refreshed)
+            known = 1 + sum(each > emptied_at - COMMITTED_SEC for each in self.refreshed)
         for tenant_id, account in list(self.accounts.items()):
             if 0 < known <= BUCKETS:
                 since = sum(account.recent[:known])
@@ -160,12 +168,18 @@ class _Lane:
             if account.lead(starts) <= 0.0:
                 del self.accounts[tenant_id]
 
+    def margin(self, now: float) -> float:
+        """By how much a tenant may be ahead that still goes in front."""
+        stale = min(now - self.refreshed[0] - FRESH_SEC, MOST_STALE_SEC)
+        least = WITHIN_SHARE_SEC if self.standing.waiting else 0.0
+        return self.standing.rate * max(least, stale)
+
     # --- between processes ----------------------------------------------------------------
 
-    def tell(self, now: float) -> Told:
-        starts = self.standing.frozen(now).starts
+    def tell(self) -> Told:
+        starts = self.standing.starts
         leads = {tenant: account.lead(starts) for tenant, account in self.accounts.items()}
-        ahead = [tenant for tenant, lead in leads.items() if lead > WITHIN_SHARE_SEC]
+        ahead = [tenant for tenant, lead in leads.items() if lead > 0.0]
         ahead.sort(key=leads.__getitem__, reverse=True)
         told = ahead[:MOST_TOLD]
         for tenant in self.accounts.keys() - set(told):
@@ -189,7 +203,7 @@ class _Lane:
                     for less in range(priority, len(PRIORITIES)):
                         account.finish[less] = max(account.finish[less], finish)
                 elif delta > 0.0:
-                    account.charge(priority, starts, 0.0, delta)
+                    account.charge(priority, starts, delta)
         self.heard[process] = told
 
 
@@ -224,19 +238,21 @@ class Ranker:
     def _rank(self, work: Work, at: float, now: datetime) -> datetime:
         tenant_id, name, priority, host = work
         lane = self._lane(name, at)
-        starts, passed = lane.standing.starts, lane.standing.passed(at)
+        starts = lane.standing.starts
         account = lane.account(tenant_id)
-        start, finish = starts[priority] + passed, account.finish[priority]
+        start, finish = starts[priority], account.finish[priority]
         expected = self._costs.get((tenant_id, host), self._usual_sec)
-        amount = expected / (self._weights.get(tenant_id, 1.0) * lane.slots)
-        account.charge(priority, starts, passed, amount)
+        asked = expected / lane.slots
+        lane.asked += asked
+        amount = asked / self._weights.get(tenant_id, 1.0)
+        account.charge(priority, starts, amount)
         account.charged[priority] = account.charged.get(priority, 0.0) + amount
-        return now if finish <= start + WITHIN_SHARE_SEC else queued(finish)
+        return now if finish <= start + lane.margin(at) else queued(finish)
 
     def _lane(self, name: str, at: float) -> _Lane:
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = _Lane(Standing(_each(at), at, 0.0, 0.0, None))
+            lane = self._lanes[name] = _Lane(at)
         return lane
 
     def cost(self, tenant_id: int, target_host: str) -> float | None:
@@ -281,10 +297,9 @@ class Ranker:
         if self._costs:
             self._usual_sec = sum(self._costs.values()) / len(self._costs)
 
-    def tell(self, now: datetime) -> dict[str, Told]:
+    def tell(self) -> dict[str, Told]:
         """What others have to know of us, by lane."""
-        at = seconds(now)
-        return {name: lane.tell(at) for name, lane in self._lanes.items()}
+        return {name: lane.tell() for name, lane in self._lanes.items()}
 
     def hear(self, told: Iterable[tuple[str, str, Told]]) -> None:
         """What other processes have told, each by its id and lane, since we last heard."""

@@ -44,11 +44,11 @@ class Fairness:
         ranker.hear(heard)
         self._since = now - OVERLAP
         self._ticks += 1
-        await self._tell(now)
+        await self._tell()
         return 0
 
-    async def _tell(self, now: datetime) -> None:
-        told = self._ranker.tell(now)
+    async def _tell(self) -> None:
+        told = self._ranker.tell()
         news = {lane: each for lane, each in told.items() if each != self._told.get(lane, {})}
         if not news:
             return

@@ -208,7 +208,7 @@ def test_a_process_that_starts_takes_over_where_the_others_stand() -> None:
 
 def test_what_another_process_charged_counts_once() -> None:
     ranker = Ranker()
-    report = LaneReport(8, waiting=True, v=seconds(T), rate=1.0, clock=seconds(T))
+    report = LaneReport(8, waiting=True, v=(seconds(T),) * 10, rate=1.0, clock=seconds(T))
     ranker.refresh(T, {LANE: AGEING_SEC}, [{LANE: report}])
     ranker.hear([])
     for charged in (1.0, 1.0, 3.0):

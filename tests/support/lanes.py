@@ -70,6 +70,7 @@ class SimulatedLane:
             ranker.weigh(weights or {})
         self.ready: dict[Band, list[Run]] = defaultdict(list)
         self.started: list[Run] = []
+        self.uncommitted: list[tuple[float, Run]] = []
         self.overlooked = 0
         self._number = 0
         self._refreshed_at = -1.0
@@ -85,17 +86,32 @@ class SimulatedLane:
             ranker.learn([(tenant, HOST, seconds) for tenant, seconds in costs])
 
     def post(
-        self, tenant: int, count: int = 1, *, priority: int = 5, took: float = 0.2, by: int = 0
+        self,
+        tenant: int,
+        count: int = 1,
+        *,
+        priority: int = 5,
+        took: float = 0.2,
+        by: int = 0,
+        late: float = 0.0,
     ) -> list[Run]:
-        """Runs of a tenant become claimable, ranked by one of the processes."""
+        """Runs of a tenant become claimable, ranked by one of the processes, and committed so many
+        seconds later."""
         works = [Work(tenant, LANE, priority, HOST)] * count
         made = []
         for rank in self.rankers[by].ranks(works, self.clock):
             self._number += 1
             run = Run(rank, self._number, tenant, priority, took, self.now)
-            insort(self.ready[Band(priority, is_queued(rank))], run)
+            self.uncommitted.append((self.now + late, run))
             made.append(run)
+        self._commit()
         return made
+
+    def _commit(self) -> None:
+        for at, run in self.uncommitted:
+            if at <= self.now:
+                insort(self.ready[Band(run.priority, is_queued(run.rank))], run)
+        self.uncommitted = [each for each in self.uncommitted if each[0] > self.now]
 
     def refresh(self) -> None:
         """Every process reads what the workers report and what the others have told."""
@@ -113,6 +129,7 @@ class SimulatedLane:
     def step(self) -> None:
         """Time passes, what is done is done, and free slots are filled."""
         self.now = round(self.now + self.step_sec, 6)
+        self._commit()
         for worker in self.workers:
             while worker.busy and worker.busy[0] <= self.now:
                 heapq.heappop(worker.busy)
@@ -154,7 +171,7 @@ class SimulatedLane:
         everything = len(seen) < looked_at
         worker.order.claimed(left, self.clock, everything=everything)
         worker.floors.claimed(
-            used, lowest, self.clock, everything=everything, tags=worker.order.tags
+            used, lowest, self.clock, everything=everything, tags=worker.order.start
         )
 
     def _start(self, worker: SimulatedWorker, band: Band, run: Run) -> None:

@@ -64,20 +64,21 @@ class Standing(NamedTuple):
     """When it was last known that nothing queues."""
 
 
-def standing(
-    reports: Sequence[LaneReport], ageing_sec: float, now: float, before: tuple[float, ...]
-) -> Standing:
-    """What the reports of living workers come to. The latest claim has seen what the others have;
-    without any report it stands where it stood ``before``, since nothing is carried out."""
+def standing(reports: Sequence[LaneReport], now: float, before: tuple[float, ...]) -> Standing:
+    """What the reports of living workers come to. Without any report it stands where it stood
+    ``before``, since nothing is carried out."""
     if any(report.open for report in reports):
         return Standing(_each(now), open=True, rate=1.0, emptied_at=now - TOLD_SEC)
     if not reports:
-        return Standing(before, emptied_at=None)
-    last = max(reports, key=lambda report: report.clock)
-    emptied = max((report.clock for report in reports if not report.waiting), default=None)
-    if not last.waiting:
-        return Standing(_each(last.clock), emptied_at=emptied)
-    starts = tuple(last.start(priority, ageing_sec) for priority in PRIORITIES)
+        return Standing(before)
+    emptied = max(report.emptied for report in reports)
+    waiting = [each for each in reports if each.waiting and each.clock > emptied]
+    if not waiting:
+        return Standing(_each(max(report.clock for report in reports)), emptied_at=emptied)
+    # Who has seen that nothing queued any more knows best what queues since.
+    latest = [each for each in waiting if each.emptied > emptied - TOLD_SEC] or waiting
+    starts = tuple(map(max, zip(*(each.v for each in latest), strict=True)))
+    last = max(latest, key=lambda report: report.clock)
     return Standing(starts, waiting=True, rate=last.rate, emptied_at=emptied)
 
 
@@ -129,7 +130,7 @@ class _Lane:
 
     def refresh(self, reports: Sequence[LaneReport], now: float) -> None:
         was_open, stood = self.standing.open, self.standing.starts
-        found = self.standing = standing(reports, self.ageing_sec, now, stood)
+        found = self.standing = standing(reports, now, stood)
         self.slots = sum(report.slots for report in reports) or self.slots
         self._follow(stood, found.starts)
         if was_open and found.open and self.asked <= now - self.refreshed[0]:

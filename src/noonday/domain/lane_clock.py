@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from noonday.domain.model import PRIORITIES
 from noonday.domain.ranking import (
     AGEING_SEC,
     Band,
@@ -45,22 +46,15 @@ class LaneReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Nothing queued, and slots are free: virtual time is real time."""
     waiting: bool = False
     """Runs are queued."""
-    v: float = 0.0
-    """The virtual time, in seconds, where new work of the least urgent priority at its turn begins;
-    without ``waiting``, the real time of the last claim."""
+    v: tuple[float, ...] = ()
+    """Where new work begins in virtual time, in seconds, by priority; without ``waiting`` it is at
+    the real time of the last claim."""
     rate: float = 1.0
     """How many seconds of virtual time pass in one."""
     clock: float = 0.0
     """The database's time of the last claim, in seconds since the epoch."""
-    urgent: int = 0
-    patient: int = 0
-    """The most and the least urgent priority that are at their turn in the queue."""
-
-    def start(self, priority: int, ageing_sec: float) -> float:
-        """Where new work of a priority begins in virtual time: beside what is at its turn, if its
-        priority is, and never behind less urgent work."""
-        steps = self.patient - min(max(priority, self.urgent), self.patient)
-        return self.v + steps * ageing_sec * self.rate
+    emptied: float = 0.0
+    """The same of the last claim after which nothing was queued."""
 
 
 class LaneClock:
@@ -69,9 +63,8 @@ class LaneClock:
     def __init__(self, ageing_sec: float = AGEING_SEC) -> None:
         self.ageing_sec = ageing_sec
         self.rate = 1.0
-        self._clock = 0.0
-        self._v: float | None = None
-        self._urgent = self._patient = 0
+        self._clock = self._emptied = 0.0
+        self._starts: list[float] | None = None
         self._anchor: tuple[float, float, int] | None = None
 
     @property
@@ -81,12 +74,13 @@ class LaneClock:
 
     @property
     def v(self) -> float:
-        """The virtual time, or the real time of the last claim when nothing queues."""
-        return self._clock if self._v is None else self._v
+        """The virtual time, of that priority which is furthest behind, or the real time of the last
+        claim when nothing queues."""
+        return self._clock if self._starts is None else min(self._starts)
 
-    def tags(self, priority: int) -> float:
-        """The lowest start tag that a run of a priority is given from now on."""
-        return self.report(0, has_room=False).start(priority, self.ageing_sec)
+    def start(self, priority: int) -> float:
+        """Where new work of a priority begins: no start tag below is given from now on."""
+        return self._clock if self._starts is None else self._starts[priority]
 
     def ranges(self, spans: Sequence[Span]) -> list[Range]:
         """How a claim compares what it finds in ``spans``."""
@@ -117,30 +111,50 @@ class LaneClock:
         tags = {band.priority: tag_of(rank) for band, rank in left.items() if band.queued}
         if tags:
             self._clock = now
-            key = min(tag + priority * self.step for priority, tag in tags.items())
-            self._urgent, self._patient = min(tags), max(tags)
-            self._v = key - self._patient * self.step
-            self._measure(self._v, now)
+            self._pass(tags, now)
         elif everything:
-            self._clock, self._v, self._anchor = now, None, None
+            self._clock, self._emptied = now, now
+            self._starts, self._anchor = None, None
         elif not self._clock:
             self._clock = now
 
-    def _measure(self, v: float, now: float) -> None:
-        if self._anchor is None or self._anchor[2] != self._patient:
-            self._anchor = now, v, self._patient
+    def _pass(self, tags: Mapping[int, float], now: float) -> None:
+        """New work begins beside what is next of its priority, if that is at its turn; else with
+        what is at its turn, but behind nothing that is less urgent, and before nothing that is as
+        urgent. It never begins earlier than before, until nothing queues."""
+        step = self.step
+        keys = {priority: tag + priority * step for priority, tag in tags.items()}
+        key = min(keys.values())
+        at_turn = [each for each in keys if keys[each] <= key + step / 2]
+        urgent, patient = min(at_turn), max(at_turn)
+        before = self._starts or [0.0] * len(PRIORITIES)
+        self._starts = [
+            max(
+                before[priority],
+                min(
+                    key - min(max(priority, urgent), patient) * step,
+                    tags.get(priority, float("inf")),
+                ),
+            )
+            for priority in PRIORITIES
+        ]
+        self._measure(key - patient * step, patient, now)
+
+    def _measure(self, v: float, patient: int, now: float) -> None:
+        if self._anchor is None or self._anchor[2] != patient:
+            self._anchor = now, v, patient
         elif now - self._anchor[0] >= MEASURE_SEC:
             rate = (v - self._anchor[1]) / (now - self._anchor[0])
             self.rate += NEWS * (min(max(rate, LEAST_RATE), MOST_RATE) - self.rate)
-            self._anchor = now, v, self._patient
+            self._anchor = now, v, patient
 
     def report(self, slots: int, *, has_room: bool) -> LaneReport:
         """What others are told; ``has_room`` says that slots are free."""
-        if self._v is None and has_room:
+        if self._starts is None and has_room:
             return LaneReport(slots, open=True)
-        if self._v is None:
-            return LaneReport(slots, v=self._clock, clock=self._clock)
+        if self._starts is None:
+            return LaneReport(slots, v=(self._clock,), clock=self._clock, emptied=self._emptied)
         return LaneReport(
-            slots, waiting=True, v=self._v, rate=self.rate, clock=self._clock,
-            urgent=self._urgent, patient=self._patient,
+            slots, waiting=True, v=tuple(self._starts), rate=self.rate, clock=self._clock,
+            emptied=self._emptied,
         )  # fmt: skip

@@ -160,15 +160,18 @@ class Floors:
         given: datetime | None,
         clock: datetime,
     ) -> datetime:
-        later = self._later.setdefault(band, deque())
-        if given is not None and seen is not None:
-            seen = min(seen, given)
-            if not later or clock - later[-1][0] >= timedelta(seconds=LATE_TAG_SEC / 8):
-                later.append((clock, seen))
-        while later and clock - later[0][0] >= timedelta(seconds=LATE_TAG_SEC):
+        if given is None or seen is None:
+            self._later.pop(band, None)  # what has come meanwhile was not looked for
+            return floor
+        seen, moments = min(seen, given), self._later.get(band, ())
+        later = deque((at, min(lowest, seen)) for at, lowest in moments)
+        if not later or clock - later[-1][0] >= timedelta(seconds=LATE_TAG_SEC / 8):
+            later.append((clock, seen))
+        while clock - later[0][0] >= timedelta(seconds=LATE_TAG_SEC):
             floor = max(floor, later.popleft()[1])
+        self._later[band] = later
         # Where tags are given below the floor again, it was raised too far.
-        return floor if given is None else max(min(floor, given), QUEUE)
+        return max(min(floor, given), QUEUE)
 
     def lower(self, band: Band, rank: datetime) -> bool:
         """Take note of a READY run of this rank; True when it stood below the floor."""

@@ -151,7 +151,7 @@ class Worker:
         self._note_ranks(pool.lane, claimed.rows)
         pool.order.claimed(claimed.left, clock, everything=claimed.saw_all)
         pool.floors.claimed(
-            used, claimed.lowest, clock, everything=claimed.saw_all, tags=pool.order.tags
+            used, claimed.lowest, clock, everything=claimed.saw_all, tags=pool.order.start
         )
         for each in taken:
             if each.flight.held not in held:

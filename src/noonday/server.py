@@ -30,6 +30,7 @@ from noonday.api.app import create_app
 from noonday.api.context import AppContext
 from noonday.domain.breaker import pauses
 from noonday.domain.errors import NoondayError, NoRoom, SecretUnreadable, StoreUnavailable
+from noonday.domain.fair import Ranker
 from noonday.domain.model import HttpTarget, Reason
 from noonday.domain.pools import Pool
 from noonday.domain.roles import Role
@@ -39,7 +40,9 @@ from noonday.executors.posting import Poster
 from noonday.loops import Loop
 from noonday.loops.admission import PAUSE_SEC, Admission
 from noonday.loops.alerts import Alerts
+from noonday.loops.costs import TELL_SEC
 from noonday.loops.dependents import LOOK_SEC, Dependents
+from noonday.loops.fairness import REFRESH_SEC, Fairness
 from noonday.loops.flight import BEAT_SEC
 from noonday.loops.gauges import Gauges
 from noonday.loops.janitor import Janitor
@@ -100,6 +103,8 @@ class Node:
     unsafe: list[str]
     stack: AsyncExitStack
     api_socket: socket.socket | None
+    ranker: Ranker = field(default_factory=Ranker)
+    """Where what becomes claimable queues, as far as this process knows."""
     loops: list[Loop] = field(default_factory=list)
 
     def loop(self, name: str, tick: Callable[[], Awaitable[int]], **how: object) -> Loop:
@@ -147,6 +152,7 @@ async def api(node: Node) -> None:
         wakeups=node.wakeups,
         metrics=node.metrics,
         backlogs=node.backlogs,
+        ranks=node.ranker.ranks,
         allow_private_targets=settings.allow_private_targets,
         allowed_ports=settings.allowed_ports,
         blobs_shared=settings.blobs_shared,
@@ -160,8 +166,8 @@ async def api(node: Node) -> None:
 async def scheduler(node: Node) -> None:
     """Timers become runs; retries, replays, expired leases and old partitions are looked after."""
     settings, store, metrics = node.settings, node.store, node.metrics
-    backlogs = node.backlogs
-    part = Scheduler(store, node.id, node.name, metrics, node.wakeups, backlogs=backlogs)
+    backlogs, ranks = node.backlogs, node.ranker.ranks
+    part = Scheduler(store, node.id, node.name, metrics, node.wakeups, ranks, backlogs=backlogs)
     try:
         await part.keep_shards()
     except StoreUnavailable as error:
@@ -171,9 +177,9 @@ async def scheduler(node: Node) -> None:
     tick = node.loop("scheduler", part.tick, sleep_for=part.sleep_for)
     node.wakeups.on(TIMERS, tick.wake)
     node.loop("scheduler sweep", part.sweep, pause_sec=10.0, steady=True)
-    retries = Retries(store, node.wakeups)
+    retries = Retries(store, node.wakeups, ranks)
     node.loop("retries", retries.tick, sleep_for=retries.sleep_for)
-    admission = Admission(store, metrics, node.wakeups, pauses(settings.breaker_pause_sec))
+    admission = Admission(store, metrics, node.wakeups, pauses(settings.breaker_pause_sec), ranks)
     node.loop("admission", admission.tick, pause_sec=PAUSE_SEC, steady=True)
     dependents = Dependents(store, metrics, node.wakeups)
     tell = node.loop("dependents", dependents.tick)
@@ -183,7 +189,7 @@ async def scheduler(node: Node) -> None:
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
     bulk = Operations(store, backlogs)
     node.loop("operations", bulk.tick, pause_sec=1.0)
-    replays = Replays(store, metrics, node.wakeups, backlogs=backlogs)
+    replays = Replays(store, metrics, node.wakeups, ranks, backlogs=backlogs)
     node.loop("replays", replays.tick, pause_sec=1.0, sleep_for=replays.sleep_for)
     kept = settings.retention
     janitor = Janitor(store, node.blobs(), kept, metrics, leads=lambda: 0 in part.epochs)
@@ -245,6 +251,7 @@ async def worker(node: Node) -> None:
         plan=plan,
         pauses=pauses(settings.breaker_pause_sec),
         backlogs=node.backlogs,
+        ranker=node.ranker,
     )
     # Stopped from the last to the first: nothing is claimed any more, what runs ends, what came
     # of it is written, and only then do the heartbeats cease.
@@ -261,6 +268,7 @@ async def worker(node: Node) -> None:
         node.wakeups.on(RUNS, claims[name].wake)
     part.wake_claim = lambda name: claims[name].wake()
     part.settling.made_room = node.wakeups.runs
+    node.loop("costs", part.costs.tick, pause_sec=TELL_SEC, steady=True)
     node.loop("claim sweep", part.sweep, pause_sec=10.0, steady=True)
     node.stack.push_async_callback(part.stop, settings.worker_grace_sec)
 
@@ -313,6 +321,8 @@ async def _run(
         # What is noted up to the very end is written last.
         stack.push_async_callback(_leave, node.backlogs.write)
         node.loop("pending", node.backlogs.tick, pause_sec=PENDING_SEC, steady=True)
+        fairness = Fairness(node.store, node.id, node.ranker)
+        node.loop("fairness", fairness.tick, pause_sec=REFRESH_SEC, steady=True)
         await ROLES[role](node)
         _watch(node)
         sender = asyncio.create_task(node.wakeups.run())

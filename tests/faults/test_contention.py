@@ -14,7 +14,6 @@ import pytest
 
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import ExecutionStatus, Reason, RunKey, shard_of
-from noonday.domain.ranking import AGEING_STEP, Floors
 from noonday.loops.reaper import Reaper
 from noonday.loops.retries import Retries
 from noonday.store import Store, cancels, dead_letters, jobs, locks, retention, runs
@@ -52,7 +51,7 @@ class Crowd:
     async def carry_out(self, store: Store, chance: random.Random) -> None:
         worker = uuid4()
         async with store.transaction() as tx:
-            claimed = await runs.claim(tx, "default", Floors().each(), AT_ONCE, AGEING_STEP, worker)
+            claimed = await runs.claim(tx, "default", seeds.ranges(), AT_ONCE, worker)
         held = [held_key(row) for row in claimed.rows]
         chance.shuffle(held)
         async with store.transaction() as tx:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
+from noonday.domain.lane_clock import LaneReport
 from noonday.domain.lanes import CALM
 from noonday.domain.pools import Pool
 from noonday.loops.gauges import Gauges
@@ -33,7 +34,8 @@ async def ready(store: Store, lane: str, *, age_sec: float = 0, count: int = 1) 
 
 async def serving(store: Store, *names: str) -> None:
     async with store.transaction() as tx:
-        await workers.report(tx, seeds.OTHER_WORKER, "worker", "other", slots=1, lanes=names)
+        reports = {name: LaneReport(1) for name in names}
+        await workers.report(tx, seeds.OTHER_WORKER, "worker", "other", slots=1, lanes=reports)
 
 
 async def state(store: Store, name: str = "batch") -> tuple[bool, str | None]:

@@ -37,7 +37,7 @@ async def take(tx: Tx, name: str, wanted: int = 10, worker: UUID = seeds.WORKER)
     entry = await lanes.enter(tx, name, wanted)
     if isinstance(entry, Refused) or not entry.room:
         return []
-    claimed = await runs.claim(tx, name, Floors().each(), entry.room, entry.ageing, worker)
+    claimed = await runs.claim(tx, name, seeds.ranges(), entry.room, worker)
     await lanes.note_claimed(tx, name, entry, claimed.rows)
     if await lanes.as_entered(tx, name, entry) is None:
         raise AssertionError("the lane was changed meanwhile")
@@ -151,7 +151,8 @@ async def test_slots_of_a_cap_outlive_nobody_who_held_them(store: Store) -> None
                          "state = 'RUNNING'")  # fmt: skip
     assert await claim(store, "batch") == 0, "its lease is over, and nobody has settled it"
     async with store.transaction() as tx:
-        (row,) = await runs.expired(tx, "batch", 5, await tx.clock(), 10)
+        span = next(span for span in Floors().each() if span.priority == 5)
+        (row,) = await runs.expired(tx, "batch", span, await tx.clock(), 10)
         await seeds.settle(tx, seeds.retried(held_key(row)))
     assert await claim(store, "batch") == 1
 
@@ -202,7 +203,7 @@ def claiming(name: str, wanted: int, worker: UUID = seeds.WORKER) -> Sequence[St
         (entry,) = entered
         if not isinstance(entry, lanes.Entry) or not entry.room:
             return 0
-        claimed = await runs.claim(tx, name, Floors().each(), entry.room, entry.ageing, worker)
+        claimed = await runs.claim(tx, name, seeds.ranges(), entry.room, worker)
         await lanes.note_claimed(tx, name, entry, claimed.rows)
         assert await lanes.as_entered(tx, name, entry) is not None
         return len(claimed.rows)

@@ -15,7 +15,7 @@ import pytest
 import noonday.store
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Reason
-from noonday.domain.ranking import AGEING_STEP, Floors
+from noonday.domain.ranking import Floors
 from noonday.domain.replay import Letters, Terms
 from noonday.store import (
     Row,
@@ -202,7 +202,7 @@ class Explained:
 async def check_claim(made: Explained) -> None:
     plan = await made.plan(
         runs.CLAIM,
-        lambda tx: runs.claim(tx, "default", Floors().each(), 64, AGEING_STEP, seeds.WORKER),
+        lambda tx: runs.claim(tx, "default", seeds.ranges(), 64, seeds.WORKER),
     )
     assert plan.indexes == {"runs_claim", "jobs_pkey"}
     assert plan.scans == {"payload_versions"}, "there are none"
@@ -299,7 +299,7 @@ async def check_due_retries(made: Explained) -> None:
 
 async def check_expired(made: Explained) -> None:
     plan = await made.plan(
-        runs.EXPIRED, lambda tx: runs.expired(tx, "default", 5, NOW + SECOND, 500)
+        runs.EXPIRED, lambda tx: runs.expired(tx, "default", seeds.span(), NOW + SECOND, 500)
     )
     assert plan.indexes >= {"runs_claim"}
     assert "runs" not in plan.scans
@@ -497,7 +497,7 @@ async def test_after_a_burst_that_statistics_do_not_know_nothing_reads_all_runs(
     ended = [Ended(*each, "FAILED", 500, None, False, None, None) for each in held]
     floors = Floors().each()
     calls: dict[str, Callable[[Tx], Awaitable[object]]] = {
-        runs.CLAIM: lambda tx: runs.claim(tx, "default", floors, 64, AGEING_STEP, seeds.WORKER),
+        runs.CLAIM: lambda tx: runs.claim(tx, "default", seeds.ranges(), 64, seeds.WORKER),
         runs.HEARTBEAT: lambda tx: runs.heartbeat(tx, [(each, 60) for each in held]),
         runs.COMPLETE: lambda tx: runs.complete(tx, ended[:100]),
         runs.RETRY: lambda tx: runs.retry(tx, [(each, SECOND) for each in ended[100:200]]),

@@ -417,7 +417,7 @@ async def test_a_lease_ends_after_its_last_instant(store: Store) -> None:
     for late, count in ((timedelta(0), 0), (timedelta(microseconds=1), 1)):
         store.now = LEASED_AT + seeds.LEASE_SEC * SECOND + late
         async with store.transaction() as tx:
-            assert len(await runs.expired(tx, "default", 5, store.now, 10)) == count
+            assert len(await runs.expired(tx, "default", seeds.span(), store.now, 10)) == count
 
 
 BACK_AGAIN = {

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import msgspec
 import uuid_utils.compat
 
+from noonday.domain.lane_clock import LaneClock
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
     ExecutionStatus,
@@ -25,7 +26,7 @@ from noonday.domain.model import (
     Schedule,
     shard_of,
 )
-from noonday.domain.ranking import AGEING_STEP, Floors
+from noonday.domain.ranking import Band, Floors, Range, Span
 from noonday.domain.schedule import jitter
 from noonday.store import Row, Tx, jobs, occurrences, runs, settlements, shards, timers
 from noonday.store.occurrences import Entry, Fired, Opening
@@ -121,11 +122,22 @@ async def ready(
     return [RunKey(job.id, Kind.SCHEDULE, now) for job in made]
 
 
+def ranges(floors: Floors | None = None) -> list[Range]:
+    """What a claim looks at from floors on, or from the very beginning, by real time."""
+    return LaneClock().ranges((floors or Floors()).each())
+
+
+def span(priority: int = 5, *, queued: bool = False) -> Span:
+    """All ranks of a priority in one band."""
+    (found,) = (each for each in Floors().each() if each.band == Band(priority, queued))
+    return found
+
+
 async def claim(
     tx: Tx, *, lane: str = "default", limit: int = 100, worker: UUID = WORKER
 ) -> list[Row]:
     """Claim from the very beginning of a lane."""
-    claimed = await runs.claim(tx, lane, Floors().each(), limit, AGEING_STEP, worker)
+    claimed = await runs.claim(tx, lane, ranges(), limit, worker)
     return claimed.rows
 
 

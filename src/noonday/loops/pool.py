@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from noonday.domain import pools
+from noonday.domain.lane_clock import LaneClock, LaneReport
 from noonday.domain.lanes import Lane
 from noonday.domain.model import EPOCH
 from noonday.domain.pools import EVERY_OTHER, Asking, Shares
@@ -32,6 +33,8 @@ class Served:
         self.busy = 0
         """Slots that an attempt of it runs in."""
         self.floors = Floors()
+        self.order = LaneClock()
+        """In which order its runs are claimed."""
         self.more = False
         """Whether runs are known to wait that the last claim did not take."""
         self.in_doubt = False
@@ -121,6 +124,14 @@ class Pool:
         """Whether to claim now; what is too soon is put off, see :meth:`sleep_for`."""
         self._put_off = self.free > 0 and self._wait() > 0
         return self.free > 0 and not self._put_off
+
+    def report(self) -> dict[str, LaneReport]:
+        """What others have to know to rank what comes into its lanes, by lane."""
+        has_room = self.free > 0
+        return {
+            name: lane.order.report(self.slots, has_room=has_room)
+            for name, lane in self.lanes.items()
+        }
 
     def claiming(self, lane: Served) -> float:
         """A claim is about to be sent; now, which is what its leases count from."""

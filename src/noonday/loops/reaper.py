@@ -17,15 +17,13 @@ import structlog
 
 from noonday.domain import lifecycle
 from noonday.domain.model import (
-    EPOCH,
-    PRIORITIES,
     JobSpec,
     OnUnknown,
     Outcome,
     OutcomeKind,
     RetryPolicy,
 )
-from noonday.domain.ranking import LATE_COMMIT
+from noonday.domain.ranking import END, LATE_COMMIT, QUEUE, Band, Floors, Span
 from noonday.loops import tally
 from noonday.store import Row, Store, Tx, lanes, runs, settlements, workers
 from noonday.store.backlogs import Backlogs
@@ -60,12 +58,12 @@ class Reaper:
         self._wakeups = wakeups
         self._backlogs = backlogs
         self._passed_at = 0.0
-        self._floors: dict[tuple[str, int], datetime] = {}
+        self._floors: dict[tuple[str, Band], datetime] = {}
 
     async def tick(self) -> int:
-        """Settle expired leases, at most ``BATCH`` for each lane and priority; how many.
+        """Settle expired leases, at most ``BATCH`` for each lane, priority and band; how many.
 
-        One lane and priority that fails does not keep the others from being looked after.
+        One of these that fails does not keep the others from being looked after.
         """
         started = time.monotonic()
         full = started - self._passed_at > FULL_PASS_SEC
@@ -74,13 +72,15 @@ class Reaper:
             granted = await workers.granted(tx)
             names = [lane.name for lane in await lanes.every(tx)]
         count, failed = 0, None
-        for lane, priority in product(names, PRIORITIES):
+        for lane, span in product(names, Floors().each()):
             try:
                 if full:
-                    await self._find_floor(lane, priority, now)
-                ceiling = now if full else granted.get(f"{lane}:{priority}")
+                    await self._find_floor(lane, span, now)
+                    ceiling: datetime | None = END - SLACK if span.band.queued else now
+                else:
+                    ceiling = granted.get(workers.granted_key(lane, span.band))
                 if ceiling is not None:
-                    count += await self._reap(lane, priority, ceiling)
+                    count += await self._reap(lane, span, ceiling)
             except Exception as error:
                 failed = error
         if full:
@@ -91,16 +91,19 @@ class Reaper:
             raise failed
         return count
 
-    async def _find_floor(self, lane: str, priority: int, now: datetime) -> None:
+    async def _find_floor(self, lane: str, span: Span, now: datetime) -> None:
         """Dead entries at the head of the index are passed over once, not each second."""
         async with self._store.transaction() as tx:
-            lowest = await runs.lowest_claimable(tx, lane, priority)
-        self._floors[lane, priority] = min(lowest or now, now - LATE_COMMIT)
+            lowest = await runs.lowest_claimable(tx, lane, span)
+        if span.band.queued:
+            self._floors[lane, span.band] = lowest or QUEUE
+        else:
+            self._floors[lane, span.band] = min(lowest or now, now - LATE_COMMIT)
 
-    async def _reap(self, lane: str, priority: int, ceiling: datetime) -> int:
-        floor = self._floors.get((lane, priority), EPOCH)
+    async def _reap(self, lane: str, span: Span, ceiling: datetime) -> int:
+        span = span._replace(floor=self._floors.get((lane, span.band), span.floor))
         async with self._store.transaction() as tx:
-            rows = await runs.expired(tx, lane, priority, ceiling + SLACK, BATCH, floor)
+            rows = await runs.expired(tx, lane, span, ceiling + SLACK, BATCH)
             if not rows:
                 return 0
             now = await tx.clock()

@@ -9,6 +9,7 @@ asked for it, less a margin.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -20,6 +21,7 @@ import structlog
 from noonday.domain import pools
 from noonday.domain.breaker import pauses
 from noonday.domain.errors import BlobMissing, SecretUnreadable, StoreUnavailable
+from noonday.domain.fair import Ranker
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
     EPOCH,
@@ -31,10 +33,11 @@ from noonday.domain.model import (
     OutcomeKind,
     Reading,
 )
-from noonday.domain.ranking import Floors
+from noonday.domain.ranking import Band, Floors, Span, is_queued
 from noonday.executors import Executor
 from noonday.loops.beats import Beats
 from noonday.loops.breakers import Breakers
+from noonday.loops.costs import Costs
 from noonday.loops.flight import Flight
 from noonday.loops.pool import Pool, Served
 from noonday.loops.settling import Settling
@@ -114,20 +117,24 @@ class Worker:
         plan: Sequence[pools.Pool],
         pauses: Sequence[timedelta] = tuple(pauses()),
         backlogs: Backlogs | None = None,
+        ranker: Ranker | None = None,
     ) -> None:
         """``plan``: how many attempts to carry out at the same time, and of which lanes.
-        ``pauses``: for how long a target that fails is left alone."""
+        ``pauses``: for how long a target that fails is left alone. ``ranker``: where this process
+        learns of lanes and costs, kept up to date by somebody."""
         self.id = id
         self._store = store
         self._executors = executors
         self._blobs = blobs
         self._keys = keys
         self._metrics = metrics
+        self._ranker = ranker or Ranker()
         self._flights: dict[Held, Flight] = {}
         named = pools.named(plan)
         self.pools = {pool.name: Pool(pool, named) for pool in plan if pool.slots}
         self._lanes = Lanes(store)
         self.breakers = Breakers(store, metrics, pauses)
+        self.costs = Costs(store, self._ranker.cost)
         self.settling = Settling(store, metrics, self._flights, backlogs)
         self.beats = Beats(beat_store, id, name, metrics, self._flights, self.pools)
         self.wake_claim: Callable[[str], None] = _nobody
@@ -191,14 +198,17 @@ class Worker:
 
     async def _look(self, unknown: Sequence[Served]) -> None:
         used = {lane.name: lane.floors.each() for lane in unknown}
-        floors = [(name, *floor) for name, each in used.items() for floor in each]
         async with self._store.transaction() as tx:
-            rows = await runs.look(tx, floors)
+            clock = await tx.clock()
+            found = await runs.look(tx, used)
         for lane in unknown:
-            own = [row for row in rows if row["lane"] == lane.name]
-            lowest = {row["priority"]: row["rank"] for row in own if row["rank"] is not None}
-            lane.floors.claimed(used[lane.name], lowest, own[0]["clock"], everything=True)
+            lowest = found.get(lane.name, {})
             lane.more = bool(lowest)
+            if not lane.more:
+                lane.order.claimed({}, clock, everything=True)
+            lane.floors.claimed(
+                used[lane.name], lowest, clock, everything=True, tags=lane.order.start
+            )
 
     async def _claim(self, pool: Pool, lane: Served, limit: int) -> int:
         asked, used = pool.claiming(lane), lane.floors.each()
@@ -213,14 +223,18 @@ class Worker:
         # Not before the commit: by its time we look for what an unknown claim took.
         lane.claimed(took.clock, more=not took.claimed.drained)
         self._note_ranks(lane.name, took.claimed.rows)
-        lane.floors.claimed(used, took.claimed.lowest, took.clock, everything=took.claimed.saw_all)
+        everything = took.claimed.saw_all
+        lane.order.claimed(took.claimed.left, took.clock, everything=everything)
+        lane.floors.claimed(
+            used, took.claimed.lowest, took.clock, everything=everything, tags=lane.order.start
+        )
         for each in took.taken:
             if each.flight.held not in took.held:
                 self._start(each, pool, lane)
         return len(took.taken)
 
     async def _take(
-        self, tx: Tx, lane: Served, used: list[tuple[int, datetime]], limit: int, asked: float
+        self, tx: Tx, lane: Served, used: Sequence[Span], limit: int, asked: float
     ) -> _Took:
         """Claim as much as the lane lets; raises :class:`_NothingClaimed` when that is nothing."""
         entry = await lanes.enter(tx, lane.name, limit)
@@ -228,7 +242,8 @@ class Worker:
             raise _NothingClaimed(more=entry.soon)
         if not entry.room:
             raise _NothingClaimed(more=False)  # woken when there is some
-        claimed = await runs.claim(tx, lane.name, used, entry.room, entry.ageing, self.id)
+        lane.order.ageing_sec = entry.ageing_sec
+        claimed = await runs.claim(tx, lane.name, lane.order.ranges(used), entry.room, self.id)
         await lanes.note_claimed(tx, lane.name, entry, claimed.rows)
         taken = [_taken(row, asked) for row in claimed.rows]
         for each in taken:
@@ -241,7 +256,8 @@ class Worker:
 
     def _note_ranks(self, lane: str, rows: Sequence[Row]) -> None:
         for row in rows:
-            name = f"{lane}:{row['priority']}"
+            band = Band(row["priority"], is_queued(row["rank"]))
+            name = workers.granted_key(lane, band)
             self.beats.granted[name] = max(row["rank"], self.beats.granted.get(name, row["rank"]))
 
     async def _let_go_of_unknown(self, lane: Served) -> None:
@@ -260,8 +276,8 @@ class Worker:
         for lane in self._served:
             async with self._store.transaction() as tx:
                 found = await runs.lowest_ready(tx, lane.name, Floors().each())
-            for row in found:
-                if row["rank"] is not None and lane.floors.lower(row["priority"], row["rank"]):
+            for band, rank in found.items():
+                if lane.floors.lower(band, rank):
                     self._metrics.straggler("runs")
         return 0
 
@@ -341,6 +357,9 @@ class Worker:
     ) -> None:
         flight.unwatch()
         lane.landed()
+        if flight.sent.maybe and flight.target is not None:
+            took = time.monotonic() - flight.claimed
+            self.costs.note(flight.lease.tenant_id, flight.target.host, took)
         if pool.more:
             self.wake_claim(pool.name)
         if flight.lost:

@@ -12,16 +12,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from noonday.domain.lanes import MOST_LANES, READY_MADE, Lane
+from noonday.domain.ranking import QUEUE
 from noonday.store import Row, Store, Tx, columns, locks
 
 FRESH_SEC: Final = 1.0
 """What is known of lanes is read again after this long."""
-QUEUE_BEGINS: Final = datetime(2500, 1, 1, tzinfo=UTC)
-"""Ranks from here on are no instants."""
 SPARE: Final = timedelta(seconds=0.25)
 """A span is made so much longer than it must be, so that not every claim writes it."""
 
@@ -151,7 +150,7 @@ async def change(tx: Tx, before: Lane, after: Lane) -> None:
     if (before.max_running is None) != (after.max_running is None):
         await tx.execute(UNCAP, after.name)
         if after.max_running is not None:
-            await tx.execute(CAP, after.name, QUEUE_BEGINS)
+            await tx.execute(CAP, after.name, QUEUE)
 
 
 PAUSE: Final = """
@@ -211,7 +210,7 @@ class Entry(NamedTuple):
     """What a claim of a lane may take."""
 
     version: int
-    ageing: timedelta
+    ageing_sec: float
     room: int
     """How many runs may start now."""
     spans: Sequence[tuple[Span, datetime | None]] | None = None
@@ -251,7 +250,7 @@ async def enter(tx: Tx, name: str, wanted: int) -> Entry | Refused:
         return Refused(soon=False)
     if not row["shared"]:
         return Refused(soon=True)
-    version, ageing, cap = row["version"], timedelta(seconds=row["ageing_sec"]), row["max_running"]
+    version, ageing, cap = row["version"], row["ageing_sec"], row["max_running"]
     if cap is None:
         return Entry(version, ageing, wanted)
     if not all(await locks.try_keys(tx, [locks.hashed("claims of a lane", name)])):
@@ -280,7 +279,7 @@ async def note_claimed(tx: Tx, name: str, entry: Entry, rows: Sequence[Row]) -> 
     claimed: dict[tuple[int, int], list[datetime]] = {}
     for row in rows:
         rank = row["rank"]
-        claimed.setdefault((row["priority"], int(rank >= QUEUE_BEGINS)), []).append(rank)
+        claimed.setdefault((row["priority"], int(rank >= QUEUE)), []).append(rank)
     known = {(span.priority, span.band): (span, lowest) for span, lowest in entry.spans}
     spans = [_around(key, ranks, *known.get(key, (None, None))) for key, ranks in claimed.items()]
     changed = [span for span in spans if span is not None]

@@ -59,6 +59,24 @@ CREATE TABLE audit_log (
 ) PARTITION BY RANGE (at);
 CREATE INDEX audit_log_at ON audit_log USING btree (at, id);
 
+CREATE TABLE charges (
+    process    uuid NOT NULL,
+    lane       text NOT NULL,
+    charged    json NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    CONSTRAINT charges_pkey PRIMARY KEY (process, lane)
+) WITH (fillfactor=50);
+
+CREATE TABLE costs (
+    tenant_id   integer NOT NULL,
+    target_host text NOT NULL,
+    seconds     double precision NOT NULL,
+    changed_at  timestamp with time zone NOT NULL,
+    CONSTRAINT costs_pkey PRIMARY KEY (tenant_id, target_host),
+    CONSTRAINT costs_seconds_check CHECK ((seconds >= (0)::double precision))
+) WITH (fillfactor=70);
+CREATE INDEX costs_changed ON costs USING btree (changed_at);
+
 CREATE TABLE dead_letters (
     job_id          uuid NOT NULL,
     occurrence_at   timestamp with time zone NOT NULL,
@@ -481,6 +499,7 @@ CREATE TABLE tenants (
     CONSTRAINT tenants_max_running_check CHECK ((max_running >= 0)),
     CONSTRAINT tenants_weight_check CHECK ((weight > (0)::double precision))
 );
+CREATE INDEX tenants_weight ON tenants USING btree (id) WHERE (weight <> (1)::double precision);
 
 CREATE TABLE timers (
     job_id           uuid NOT NULL,
@@ -506,6 +525,6 @@ CREATE TABLE workers (
     started_at timestamp with time zone NOT NULL,
     seen_at    timestamp with time zone NOT NULL,
     vitals     json,
-    lanes      text[],
+    lanes      json,
     CONSTRAINT workers_pkey PRIMARY KEY (id)
 ) WITH (fillfactor=50);

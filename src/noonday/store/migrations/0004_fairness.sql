@@ -42,7 +42,6 @@ CREATE TABLE lane_gauges (
     counted_at     timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
-ALTER TABLE workers ADD COLUMN lanes text[];              -- those that it serves
 
 ALTER TABLE tenants
     ADD COLUMN weight             double precision NOT NULL DEFAULT 1 CHECK (weight > 0),
@@ -145,3 +144,26 @@ CREATE TABLE pending_counts (
     ended      integer NOT NULL,                          -- jobs that ended
     PRIMARY KEY (tenant_id, process_id, since)
 ) WITH (fillfactor = 50);
+-- Who queues (domain/fair.py). How a worker's lanes stand, beside its slots there.
+ALTER TABLE workers ADD COLUMN lanes json;
+
+-- What each process has charged to tenants that queue, told to the others at most once a second.
+CREATE TABLE charges (
+    process    uuid NOT NULL,                             -- as in workers
+    lane       text NOT NULL,
+    charged    json NOT NULL,
+    changed_at timestamptz NOT NULL,
+    PRIMARY KEY (process, lane)
+) WITH (fillfactor = 50);
+
+-- How long runs take, by whose they are and whom they call: a moving average.
+CREATE TABLE costs (
+    tenant_id   integer NOT NULL,
+    target_host text NOT NULL,
+    seconds     double precision NOT NULL CHECK (seconds >= 0),
+    changed_at  timestamptz NOT NULL,
+    PRIMARY KEY (tenant_id, target_host)
+) WITH (fillfactor = 70);
+CREATE INDEX costs_changed ON costs (changed_at);
+
+CREATE INDEX tenants_weight ON tenants (id) WHERE weight <> 1;

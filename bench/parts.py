@@ -12,13 +12,15 @@ from uuid import uuid4
 
 from bench import harness, wire
 from bench.harness import Service, Sink, Usage
+from noonday.api.auth import KNOWN_SEC
 from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
 from noonday.domain.pools import Pool
+from noonday.domain.quotas import Quotas
 from noonday.executors import Sent
 from noonday.loops import Loop
 from noonday.loops.flight import BEAT_SEC
 from noonday.loops.worker import Worker
-from noonday.store import Row, Store, Tx, runs
+from noonday.store import Row, Store, Tx, runs, tenants
 from noonday.store.blobs import LocalBlobs
 from noonday.store.secretbox import read_key_file
 from noonday.store.signing import SigningKeys
@@ -90,6 +92,36 @@ async def post(scale: float) -> dict[str, Figures]:
             )
             await store.close()
     return found
+
+
+AMPLE = Quotas(100_000.0, None, 100_000_000, 100_000_000)
+COUNTED = "UPDATE pending_bases SET counted_at = now() - interval '1 minute'"
+
+
+async def quotas(scale: float) -> dict[str, Figures]:
+    """POST /v1/jobs of a tenant without quotas and with all of them, in turns; none is used up."""
+    turns, names = 3, ("without", "with")
+    parts: dict[str, list[Figures]] = {name: [] for name in names}
+    async with harness.service("api") as running:
+        await _ready(running)
+        store = await running.store()
+        due = {"type": "once", "delay": "P30D"}
+        raw = _post(running, "/v1/jobs", job("http://127.0.0.1:1/", dict(due)))
+        for name in ("without", *names * turns):  # the first one is to warm up
+            async with store.transaction() as tx:
+                await tenants.set_quotas(tx, 1, AMPLE if name == "with" else Quotas())
+                await tx.execute(COUNTED)
+            await asyncio.sleep(KNOWN_SEC + 1)
+            before, began = await running.usage(store), time.perf_counter()
+            count, took = await wire.hammer(running.address, 64, 20 * scale, lambda: raw)
+            seconds = time.perf_counter() - began
+            parts[name].append(figures(count, seconds, before, await running.usage(store), took))
+        await store.close()
+    return {f"post {name} quotas": _median(found[-turns:]) for name, found in parts.items()}
+
+
+def _median(found: list[Figures]) -> Figures:
+    return {key: sorted(part[key] for part in found)[len(found) // 2] for key in found[0]}
 
 
 async def bulk(scale: float) -> dict[str, Figures]:
@@ -311,6 +343,7 @@ async def start_latency(scale: float) -> dict[str, Figures]:
 
 PARTS: dict[str, Callable[[float], Coroutine[object, None, dict[str, Figures]]]] = {
     "post": post,
+    "quotas": quotas,
     "bulk": bulk,
     "drain": drain,
     "long": long,

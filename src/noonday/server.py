@@ -181,7 +181,7 @@ async def scheduler(node: Node) -> None:
     node.loop("retries", retries.tick, sleep_for=retries.sleep_for)
     admission = Admission(store, metrics, node.wakeups, pauses(settings.breaker_pause_sec), ranks)
     node.loop("admission", admission.tick, pause_sec=PAUSE_SEC, steady=True)
-    dependents = Dependents(store, metrics, node.wakeups)
+    dependents = Dependents(store, metrics, node.wakeups, backlogs)
     tell = node.loop("dependents", dependents.tick)
     node.wakeups.on(dependencies.WAKE, tell.wake)
     node.loop("dependents sweep", dependents.look, pause_sec=LOOK_SEC, steady=True)

@@ -28,6 +28,7 @@ from noonday.store import (
     holds,
     letters,
     occurrences,
+    pending,
     replays,
     runs,
     targets,
@@ -252,6 +253,18 @@ async def check_targets(made: Explained) -> None:
     }.items():
         plan = await made.plan(statement, call)
         assert not plan.scans, statement
+
+
+async def check_pending(made: Explained) -> None:
+    after, job_ids = UUID(int=0), [row["job_id"] for row in made.due[:20]]
+    for statement, call, tables in (
+        (pending.SLICE, lambda tx: pending.count(tx, 1, after, NOW, 1_000), {"jobs_tenant"}),
+        (pending.STILL, lambda tx: pending.still(tx, job_ids), {"jobs_pkey"}),
+        (pending.ONE_OFF, lambda tx: pending.one_off(tx, job_ids), {"jobs_pkey"}),
+    ):
+        plan = await made.plan(statement, call)
+        assert plan.indexes >= tables, statement
+        assert plan.scans <= {"ledger_start"}, statement
 
 
 async def check_settle(

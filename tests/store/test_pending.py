@@ -163,6 +163,24 @@ async def test_a_run_that_is_cancelled_ends_its_job(counted: Counted) -> None:
     assert await counted.pending() == 0
 
 
+async def test_a_job_that_waited_in_vain_has_ended(counted: Counted) -> None:
+    create = counted.api.admin.create
+    parent = await create(schedule=NOW)
+    for on in ("success", "any"):
+        await create(schedule=NOW, after={"jobs": [parent], "on": on})
+    assert await counted.pending() == 3
+    worker = counted.parts.worker(Scripted(FAILURE))
+    assert await carry_out(worker) == 1
+    assert await counted.parts.dependents().tick() > 0
+    assert await counted.pending() == 1
+    await create(schedule=NOW, after={"jobs": [parent], "on": "success"})
+    await counted.parts.dependents().tick()
+    assert await counted.pending() == 1
+    counted.at(500)
+    await counted.recount()
+    assert await counted.pending() == 1
+
+
 async def test_jobs_that_are_cancelled_by_a_filter_have_ended(counted: Counted) -> None:
     for n in range(3):
         await counted.api.admin.create(name=f"old-{n}")

@@ -134,7 +134,7 @@ class Parts:
         return Janitor(self._store, self._blobs, Retention(), leads=lambda: True)
 
     def dependents(self) -> Dependents:
-        return Dependents(self._store, Metrics(), Wakeups(self._store))
+        return Dependents(self._store, Metrics(), Wakeups(self._store), self._backlogs)
 
     def retries(self) -> Retries:
         return Retries(self._store, Wakeups(self._store))

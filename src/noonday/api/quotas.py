@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
@@ -29,6 +29,9 @@ MOST: Final = 10_000
 """Tenants of which leases are remembered."""
 
 
+_NOTHING: Final[Mapping[Lease, int]] = {}
+
+
 class _Account:
     """What this process knows of one tenant's quotas, as they are now."""
 
@@ -37,15 +40,48 @@ class _Account:
         self.payload = caller.max_payload_bytes
         self.tenant_id = caller.tenant_id
         self.leases = [Lease(rate) for rate in quotas.rates(caller.max_payload_bytes)]
-        self.lock = asyncio.Lock()
+        self.taking: asyncio.Future[None] | None = None
+        """Resolved when the tokens have come that were asked for."""
+        self.queued_jobs = 0
+        self.queued_bytes = 0
+        """What waits for that."""
+        self.ahead: asyncio.Task[None] | None = None
         self.reserved = 0
         """Jobs that are being made, and may not be noted yet."""
 
-    def fits(self, sizes: Sequence[int], now: float) -> int:
-        """How many of the first jobs fit into what is held."""
-        return min(
-            (_fits(lease, sizes, lease.held(now)) for lease in self.leases), default=len(sizes)
-        )
+    def fits(self, sizes: Sequence[int], now: float, more: Mapping[Lease, int] = _NOTHING) -> int:
+        """How many of the first jobs fit into what is held, with ``more`` beside."""
+        fits = len(sizes)
+        for lease in self.leases:
+            fits = min(fits, _fits(lease, sizes, lease.held(now) + more.get(lease, 0)))
+        return fits
+
+    def of_use(
+        self, sizes: Sequence[int], now: float, came: Mapping[Lease, int], *, whole: bool
+    ) -> dict[Lease, int]:
+        """Of tokens that came, and are too few, those that are spent at once."""
+        used = [] if whole else sizes[: self.fits(sizes, now, came)]
+        return {
+            lease: max(0, min(number, _cost(lease, used) - lease.held(now)))
+            for lease, number in came.items()
+        }
+
+    async def wait_for_tokens(self, sizes: Sequence[int]) -> None:
+        """Until those have come that were asked for. (Whoever asks next asks for these too.)"""
+        if self.taking is None:
+            return
+        self.queued_jobs += len(sizes)
+        self.queued_bytes += sum(sizes)
+        try:
+            await asyncio.shield(self.taking)
+        finally:
+            self.queued_jobs -= len(sizes)
+            self.queued_bytes -= sum(sizes)
+
+    def need(self, lease: Lease, sizes: Sequence[int]) -> int:
+        """Tokens for these jobs and for those that wait."""
+        queued = self.queued_jobs if lease.rate.name == CREATES else self.queued_bytes
+        return _cost(lease, sizes) + queued
 
     def spend(self, sizes: Sequence[int]) -> None:
         """Use what is held."""
@@ -175,62 +211,66 @@ class QuotaKeeper:
 
     async def _spend(self, account: _Account, sizes: Sequence[int], *, whole: bool) -> int:
         """Spend for as many of the first jobs as there is for; how many."""
-        if not account.lock.locked() and account.fits(sizes, self._clock()) == len(sizes):
-            account.spend(sizes)
-            return len(sizes)
-        async with account.lock:
-            now = self._clock()
-            fits = account.fits(sizes, now)
+        while (fits := account.fits(sizes, now := self._clock())) < len(sizes):
+            if account.taking is not None:
+                await account.wait_for_tokens(sizes)
+                continue
             # What nobody can have yet, as far as is known here, is not asked for.
-            next_ones = sizes if whole else sizes[: fits + 1]
-            if fits < len(sizes) and not account.waits(next_ones, now):
-                await self._take(account, sizes, now, whole=whole)
+            if not account.waits(sizes if whole else sizes[: fits + 1], now):
+                await self._take(account, sizes, whole=whole)
                 fits = account.fits(sizes, self._clock())
-            if whole and fits < len(sizes):
-                fits = 0
-            account.spend(sizes[:fits])
-            return fits
-
-    async def _take(
-        self, account: _Account, sizes: Sequence[int], now: float, *, whole: bool
-    ) -> None:
-        """Lease tokens: those that are needed and a few more, or as many as are of use."""
-        wanted = {
-            quota_key(lease.rate.name, account.tenant_id): (lease, number)
-            for lease in account.leases
-            if (number := lease.wanted(_cost(lease, sizes), now)) > 0
-        }
-        async with self._store.transaction() as tx:
-            blocks = await rates.take(
-                tx,
-                [
-                    Wanted(key, lease.rate.per_sec, float(lease.rate.burst), 0.0, number)
-                    for key, (lease, number) in wanted.items()
-                ],
-            )
-            tokens = {lease: blocks[key].number for key, (lease, _) in wanted.items()}
-            fits = min(
-                _fits(lease, sizes, lease.held(now) + tokens.get(lease, 0))
-                for lease in account.leases
-            )
             if fits < len(sizes):
-                used = sizes[: 0 if whole else fits]
-                keeps = {
-                    lease: max(0, min(number, _cost(lease, used) - lease.held(now)))
-                    for lease, number in tokens.items()
-                }
-            else:
-                keeps = tokens
+                fits = 0 if whole else fits
+                break
+        account.spend(sizes[:fits])
+        busy = account.taking is not None or not (account.ahead is None or account.ahead.done())
+        low = any(lease.is_low(now) for lease in account.leases)
+        if fits == len(sizes) and low and not busy:
+            account.ahead = asyncio.create_task(self._take_ahead(account))
+        return fits
+
+    async def _take_ahead(self, account: _Account) -> None:
+        """Take tokens before anybody has to wait for them."""
+        if account.taking is None:
+            with suppress(StoreUnavailable):  # who needs them will find out
+                await self._take(account, [], whole=False)
+
+    async def _take(self, account: _Account, sizes: Sequence[int], *, whole: bool) -> None:
+        """Lease tokens: those that are needed here and by who waits, and a few more; or as many
+        as there are and are of use. Who comes meanwhile waits for the end of this."""
+        account.taking = asyncio.get_running_loop().create_future()
+        try:
+            await self._lease(account, sizes, whole=whole)
+        finally:
+            account.taking.set_result(None)
+            account.taking = None
+
+    async def _lease(self, account: _Account, sizes: Sequence[int], *, whole: bool) -> None:
+        now = self._clock()
+        wanted: dict[Lease, Wanted] = {}
+        for lease in account.leases:
+            if (number := lease.wanted(account.need(lease, sizes), now)) > 0:
+                key = quota_key(lease.rate.name, account.tenant_id)
+                rate = lease.rate
+                wanted[lease] = Wanted(key, rate.per_sec, float(rate.burst), 0.0, number)
+        if not wanted:
+            return
+        async with self._store.transaction() as tx:
+            blocks = await rates.take(tx, list(wanted.values()))
+            came = {lease: blocks[each.key].number for lease, each in wanted.items()}
+            kept = came
+            if account.fits(sizes, now, came) < len(sizes):
+                kept = account.of_use(sizes, now, came, whole=whole)
             unused = [
-                (key, (tokens[lease] - keeps[lease]) / lease.rate.per_sec)
-                for key, (lease, _) in wanted.items()
-                if keeps[lease] < tokens[lease]
+                (each.key, (came[lease] - kept[lease]) / each.per_sec)
+                for lease, each in wanted.items()
+                if kept[lease] < came[lease]
             ]
             await rates.give_back(tx, unused)
-        for key, (lease, _) in wanted.items():
-            block = blocks[key]
+        for lease, each in wanted.items():
+            block = blocks[each.key]
             begins = now + (block.first_at - block.now).total_seconds()
-            lease.taken(keeps[lease], begins + keeps[lease] / lease.rate.per_sec, now)
+            lease.taken(kept[lease], begins + kept[lease] / each.per_sec, now)
 
     # --- what is said of it
 

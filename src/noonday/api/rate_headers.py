@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from noonday.api.problems import Exceeded, Problem
@@ -42,8 +43,9 @@ def of_lease(lease: Lease, now: float) -> Limit:
     """A rate, as far as this process knows."""
     rate = lease.rate
     unit = "content-bytes" if rate.name == BYTES else None
-    left, full = lease.remaining(now), lease.full_sec(now)
-    return Limit(rate.name, rate.quota, rate.window_sec, unit, left, full)
+    return Limit(
+        rate.name, lease.quota, lease.window_sec, unit, lease.remaining(now), lease.full_sec(now)
+    )
 
 
 def headers(limits: Sequence[Limit]) -> dict[str, str]:
@@ -51,16 +53,17 @@ def headers(limits: Sequence[Limit]) -> dict[str, str]:
     if not limits:
         return {}
     return {
-        "RateLimit-Policy": ", ".join(map(_policy, limits)),
+        "RateLimit-Policy": ", ".join([_policy(*limit[:4]) for limit in limits]),
         "RateLimit": ", ".join(map(_standing, limits)),
     }
 
 
-def _policy(limit: Limit) -> str:
-    text = f'"{limit.name}";q={limit.quota}'
-    if limit.window_sec is not None:
-        text += f";w={limit.window_sec}"
-    return text if limit.unit is None else f'{text};qu="{limit.unit}"'
+@lru_cache(10_000)
+def _policy(name: str, quota: int, window_sec: int | None, unit: str | None) -> str:
+    text = f'"{name}";q={quota}'
+    if window_sec is not None:
+        text += f";w={window_sec}"
+    return text if unit is None else f'{text};qu="{unit}"'
 
 
 def _standing(limit: Limit) -> str:

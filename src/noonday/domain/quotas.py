@@ -18,6 +18,9 @@ BLOCK_SEC: Final = 0.1
 LEASE_SEC: Final = 1.0
 """Tokens that were not spent for so long are lost."""
 
+SMALLEST: Final = 8
+"""Tokens that are taken ahead of need, at least."""
+
 
 class Quotas(NamedTuple):
     """A tenant's quotas; None is no quota."""
@@ -70,6 +73,7 @@ class Lease:
 
     def __init__(self, rate: Rate) -> None:
         self.rate = rate
+        self.quota, self.window_sec = rate.quota, rate.window_sec
         self._tokens = 0
         self._until = 0.0
         self._next_at = -math.inf
@@ -78,6 +82,14 @@ class Lease:
     def held(self, now: float) -> int:
         """Tokens that may be spent now."""
         return self._tokens if now < self._until else 0
+
+    def is_low(self, now: float) -> bool:
+        """Whether it is time to take more, so that nobody has to wait for it: at a pace at which
+        that is worth a statement."""
+        if self._extra < SMALLEST:
+            return False
+        ends_soon, held = now > self._until - LEASE_SEC / 4, self.held(now)
+        return held * 2 < self._extra or (ends_soon and held < self._extra)
 
     def spend(self, number: int) -> None:
         """Use tokens of those that are held."""
@@ -95,8 +107,12 @@ class Lease:
         """What to take when ``number`` tokens are needed: a little more than that where the last
         block was spent before its time, so that who posts little lets little go to waste."""
         held = self.held(now)
-        in_time = now < self._until
-        self._extra = min(self._extra * 2 + 1, self.rate.block) if in_time else self._extra // 2
+        more = self._extra
+        if now >= self._until:
+            more //= 2
+        elif held < number or held * 2 < more:
+            more = max(more * 2, number)
+        self._extra = min(more, self.rate.block)
         return max(0, number - held + self._extra)
 
     def taken(self, number: int, next_at: float, asked_at: float) -> None:

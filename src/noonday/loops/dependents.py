@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from noonday.domain.dependencies import Fate, Told, fate, gravest
-from noonday.domain.model import Kind, LedgerOutcome, RunKey
+from noonday.domain.model import EPOCH, Kind, LedgerOutcome, RunKey
 from noonday.store import Row, Store, Tx, dependencies
+from noonday.store.backlogs import Backlogs
 from noonday.store.dependencies import Ending
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
@@ -41,12 +42,18 @@ class Done(NamedTuple):
     timers_soon: bool = False
     handled: int = 0
     """Edges and ends that are done with."""
+    ended: Counter[int] | None = None
+    """Children that have ended, by tenant."""
+    at: datetime = EPOCH
 
 
 class Dependents:
     """Safe to run in any number of processes: each takes ends that the others have not."""
 
-    def __init__(self, store: Store, metrics: Metrics, wakeups: Wakeups) -> None:
+    def __init__(
+        self, store: Store, metrics: Metrics, wakeups: Wakeups, backlogs: Backlogs | None = None
+    ) -> None:
+        self._backlogs = backlogs
         self._store = store
         self._metrics = metrics
         self._wakeups = wakeups
@@ -59,6 +66,9 @@ class Dependents:
             done = await tell(tx, ends) if ends else Done(Counter())
         for result, number in done.results.items():
             self._metrics.dependents(result, number)
+        if self._backlogs is not None and done.ended is not None:
+            for tenant_id, number in done.ended.items():
+                self._backlogs.note(tenant_id, done.at, ended=number)
         if done.timers_soon:
             self._wakeups.timers()
         return done.handled
@@ -94,12 +104,12 @@ async def tell(tx: Tx, ends: Sequence[Row], most: int = CHILDREN) -> Done:
     ended += [
         Ending(child, "CANCELLED", "before_ledger", None) for child in free if child not in armed
     ]
-    await dependencies.end(tx, ended, now)
+    of_tenants = await dependencies.end(tx, ended, now)
     finished = await dependencies.finish(tx, [row["id"] for row in ends])
     results = Counter(ending.outcome.lower() for ending in ended)
     results["released"] = len(armed)
     soon = any(due_at <= now + SOON for due_at in armed.values())
-    return Done(results, soon, len(edges) + finished)
+    return Done(results, soon, len(edges) + finished, of_tenants, now)
 
 
 def _fates(

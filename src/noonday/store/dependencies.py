@@ -9,6 +9,7 @@ parent is told, or it has found that end in the ledger.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -375,16 +376,19 @@ WITH gone AS (
     FROM gone AS g
     WHERE j.id = g.job_id AND j.state <> 'CANCELLED' AND (g.outcome = 'CANCELLED' OR NOT g.recorded)
 )
-SELECT job_id, occurrence_at, outcome, awaited FROM gone
+SELECT job_id, tenant_id, occurrence_at, outcome, awaited FROM gone
 """
 
 
-async def end(tx: Tx, endings: Sequence[Ending], now: datetime) -> None:
-    """Children end in the ledger without having been run, and theirs are to be told in turn."""
-    if endings:
-        rows = await tx.rows(END, *columns(endings, 4), now, now + LEDGER_AHEAD)
-        awaited = [row for row in rows if row["awaited"]]
-        await note(tx, [(row["job_id"], row["occurrence_at"], row["outcome"]) for row in awaited])
+async def end(tx: Tx, endings: Sequence[Ending], now: datetime) -> Counter[int]:
+    """Children end in the ledger without having been run, and theirs are to be told in turn; how
+    many of each tenant."""
+    if not endings:
+        return Counter()
+    rows = await tx.rows(END, *columns(endings, 4), now, now + LEDGER_AHEAD)
+    awaited = [row for row in rows if row["awaited"]]
+    await note(tx, [(row["job_id"], row["occurrence_at"], row["outcome"]) for row in awaited])
+    return Counter(row["tenant_id"] for row in rows)
 
 
 FINISH: Final = """

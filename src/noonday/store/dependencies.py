@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from noonday.store import Row, Tx, columns
@@ -24,13 +24,13 @@ WAKE: Final = "endings"
 
 # --- parents ----------------------------------------------------------------------------------
 
-# In one statement, so that a parent is seen once on its way: waiting, armed, run, ended. Its timer
-# stands between its time and a day later (jitter), or at the moment at which it was armed.
+# A parent goes from waiting to armed, to its run, to its end, and never back (but by a replay).
+# What is none of the others is looked for among the timers; where it is not there, it has moved.
 STANDING: Final = """
-SELECT p.id, p.tenant_id, j.schedule_type, j.state, j.first_at, o.outcome,
-       coalesce(r.awaited, d.awaited, t.awaited) AS awaited,
-       CASE WHEN r.awaited IS NOT NULL THEN 'runs' WHEN d.awaited IS NOT NULL THEN 'dependents'
-            WHEN t.awaited IS NOT NULL THEN 'timers' END AS place, t.due_at,
+SELECT p.id, p.tenant_id, j.schedule_type, j.state, j.first_at, j.created_at, o.outcome,
+       coalesce(r.awaited, d.awaited) AS awaited,
+       CASE WHEN r.awaited IS NOT NULL THEN 'runs'
+            WHEN d.awaited IS NOT NULL THEN 'dependents' END AS place,
        j.first_at < l.starts_at AS forgotten,
        (SELECT true FROM dead_letters AS x WHERE x.job_id = j.id LIMIT 1) IS NOT NULL AS dead,
        (SELECT true FROM endings AS e WHERE e.parent_id = j.id LIMIT 1) IS NOT NULL AS telling
@@ -50,13 +50,19 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT d.awaited FROM dependents AS d WHERE d.job_id = j.id LIMIT 1
 ) AS d ON true
-LEFT JOIN LATERAL (
-    SELECT t.awaited, t.due_at FROM timers AS t
-    WHERE o.outcome IS NULL AND r.awaited IS NULL AND d.awaited IS NULL
-      AND t.job_id = j.id AND t.due_at >= greatest(j.first_at, j.created_at)
-      AND t.due_at <= greatest(j.first_at + interval '1 day', coalesce($3, now())) LIMIT 1
-) AS t ON true
 """
+ARMED: Final = """
+SELECT t.job_id, t.due_at, t.awaited FROM unnest($1::uuid[]) AS p(id)
+CROSS JOIN LATERAL (
+    SELECT t.job_id, t.due_at, t.awaited FROM timers AS t
+    WHERE t.job_id = p.id AND t.due_at >= $2 AND t.due_at <= $3 LIMIT 1
+) AS t
+"""
+JITTER: Final = timedelta(days=1)
+"""No timer stands later than so long after its nominal time, unless that had passed already."""
+
+
+_Seen = dict[str | int, Any]
 
 
 class Parent(NamedTuple):
@@ -83,11 +89,25 @@ async def standing(tx: Tx, parents: Sequence[Parent]) -> dict[Parent, Standing]:
     return {Parent(row["id"], row["tenant_id"]): _standing(row) for row in found}
 
 
-async def _rows(tx: Tx, parents: Sequence[Parent]) -> list[Row]:
-    return await tx.rows(STANDING, *columns(parents, 2), tx.now)
+async def _rows(tx: Tx, parents: Sequence[Parent]) -> list[_Seen]:
+    rows = [dict(row) for row in await tx.rows(STANDING, *columns(parents, 2))]
+    rest = {
+        row["id"]: row
+        for row in rows
+        if row["outcome"] is None and row["place"] is None and row["state"] == "ACTIVE"
+    }
+    if rest:
+        now = await tx.moment()
+        since = min(max(row["first_at"], row["created_at"]) for row in rest.values())
+        until = max(max(row["first_at"] + JITTER, now) for row in rest.values())
+        for timer in await tx.rows(ARMED, list(rest), since, until):
+            rest[timer["job_id"]].update(
+                place="timers", due_at=timer["due_at"], awaited=timer["awaited"]
+            )
+    return rows
 
 
-def _standing(row: Row) -> Standing:
+def _standing(row: _Seen) -> Standing:
     outcome = row["outcome"]
     if outcome is None and row["place"] is None:
         if row["state"] == "CANCELLED":
@@ -134,7 +154,7 @@ async def announce(tx: Tx, parents: Sequence[Parent]) -> None:
     """Flag what children are about to wait for, in a transaction of its own, without waiting for
     anybody: a parent that is being written to just now is left as it is."""
     rows = [row for row in await _rows(tx, parents) if row["awaited"] is False]
-    by_place: dict[str, list[Row]] = {"runs": [], "dependents": [], "timers": []}
+    by_place: dict[str, list[_Seen]] = {"runs": [], "dependents": [], "timers": []}
     for row in rows:
         by_place[row["place"]].append(row)
     if runs := by_place["runs"]:

@@ -312,13 +312,25 @@ async def lock(tx: Tx, children: Sequence[UUID]) -> dict[UUID, Row]:
     return {row["job_id"]: row for row in await tx.rows(LOCK, sorted(children))}
 
 
+# One by one, since a join may be planned with the whole table. (What is counted down or ended is
+# locked by then, and edges are never changed: their places are still the same.)
 DROP_EDGES: Final = """
-DELETE FROM dependencies AS e USING unnest($1::uuid[], $2::uuid[]) AS g(parent_id, child_id)
-WHERE e.parent_id = g.parent_id AND e.child_id = g.child_id
+DELETE FROM dependencies WHERE ctid = ANY (ARRAY(
+    SELECT e.place FROM unnest($1::uuid[], $2::uuid[]) AS g(parent_id, child_id)
+    CROSS JOIN LATERAL (
+        SELECT e.ctid AS place FROM dependencies AS e
+        WHERE e.parent_id = g.parent_id AND e.child_id = g.child_id LIMIT 1
+    ) AS e))
 """
 COUNT_DOWN: Final = """
-UPDATE dependents AS d SET open = d.open - c.ended
-FROM unnest($1::uuid[], $2::int[]) AS c(job_id, ended) WHERE d.job_id = c.job_id
+WITH told AS MATERIALIZED (
+    SELECT d.place, c.ended FROM unnest($1::uuid[], $2::int[]) AS c(job_id, ended)
+    CROSS JOIN LATERAL (
+        SELECT d.ctid AS place FROM dependents AS d WHERE d.job_id = c.job_id LIMIT 1
+    ) AS d
+)
+UPDATE dependents AS d SET open = d.open - t.ended
+FROM told AS t WHERE d.ctid = ANY (ARRAY(SELECT place FROM told)) AND d.ctid = t.place
 RETURNING d.job_id, d.open
 """
 
@@ -371,16 +383,25 @@ class Ending(NamedTuple):
 # Where the ledger has no place for its nominal time (it has begun later, or is not made yet), only
 # the job tells of it, as when a person cancels it before its time.
 END: Final = """
-WITH gone AS (
-    DELETE FROM dependents AS d
-    USING unnest($1::uuid[], $2::text[], $3::text[], $4::text[])
-          AS i(job_id, outcome, reason, blocking_run)
-    WHERE d.job_id = i.job_id
-    RETURNING d.job_id, d.tenant_id, d.occurrence_at, d.due_at, d.awaited, i.outcome, i.reason,
-              i.blocking_run, d.occurrence_at <= $6
+WITH told AS MATERIALIZED (
+    SELECT d.place, i.outcome, i.reason, i.blocking_run
+    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[])
+         AS i(job_id, outcome, reason, blocking_run)
+    CROSS JOIN LATERAL (
+        SELECT d.ctid AS place FROM dependents AS d WHERE d.job_id = i.job_id LIMIT 1
+    ) AS d
+), gone AS (
+    DELETE FROM dependents AS d USING told AS t
+    WHERE d.ctid = ANY (ARRAY(SELECT place FROM told)) AND d.ctid = t.place
+    RETURNING d.job_id, d.tenant_id, d.occurrence_at, d.due_at, d.awaited, t.outcome, t.reason,
+              t.blocking_run, d.occurrence_at <= $6
               AND d.occurrence_at >= (SELECT starts_at FROM ledger_start) AS recorded
 ), edge AS (
-    DELETE FROM dependencies AS e USING gone AS g WHERE e.child_id = g.job_id
+    DELETE FROM dependencies WHERE ctid = ANY (ARRAY(
+        SELECT e.place FROM unnest($1::uuid[]) AS i(job_id)
+        CROSS JOIN LATERAL (
+            SELECT e.ctid AS place FROM dependencies AS e WHERE e.child_id = i.job_id
+        ) AS e))
 ), ledger AS (
     INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materialized_at,
                              outcome, reason, blocking_run, ended_at, attempts)

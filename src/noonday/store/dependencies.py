@@ -464,10 +464,12 @@ async def parents(tx: Tx, after: UUID, limit: int) -> list[Row]:
 async def note_missed(tx: Tx, found: Sequence[Row]) -> int:
     """Note the ends of parents that ended without a word: by a process of an earlier release."""
     known = [Parent(row["id"], row["tenant_id"]) for row in found]
-    missed = [
-        (row["id"], row["first_at"], standing.outcome)
+    ended = {
+        row["id"]: (row["id"], row["first_at"], stand.outcome)
         for row in await _rows(tx, known)
-        if (standing := _standing(row)).outcome is not None and not row["telling"]
-    ]
+        if (stand := _standing(row)).outcome is not None and not row["telling"]
+    }
+    # Looked at again: who was told meanwhile has no edge any more.
+    missed = [ended[parent] for parent, _ in await edges(tx, list(ended), 1)]
     await note(tx, missed)
     return len(missed)

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from noonday.domain.roles import Role
+from tests.support.holds import holding
 from tests.support.invariants import broken
 from tests.support.outcomes import How, bring
 from tests.support.scripted import Parts
@@ -167,6 +168,23 @@ async def test_what_is_no_list_of_jobs_is_refused(
 ) -> None:
     body = a_job() | {"after": after}
     assert faults(await api.admin.post("/v1/jobs", body)) == [fault]
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+async def test_while_a_parent_is_written_to_nothing_is_created(
+    api: Api, database_url: str, atomic: bool
+) -> None:
+    parent = await api.admin.create(schedule=NOW)
+    body = a_job(after=[parent])
+    path, sent = ("/v1/jobs", body)
+    if atomic:
+        path, sent = ("/v1/jobs:batch", {"atomic": True, "jobs": [{"job": body}]})
+    async with holding(database_url, "SELECT FROM runs FOR UPDATE"):
+        answer = await api.admin.post(path, sent)
+    assert (answer.status, answer.code) == (503, "parents_moving")
+    assert answer.headers["retry-after"] == "1"
+    assert (await api.admin.post(path, sent)).status == 202
+    assert not await broken(api.store)
 
 
 async def test_a_job_named_twice_is_refused(api: Api) -> None:

@@ -17,6 +17,7 @@ from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Reason
 from noonday.domain.ranking import Floors
 from noonday.domain.replay import Letters, Terms
+from noonday.loops.dependents import tell
 from noonday.store import (
     Row,
     Store,
@@ -24,6 +25,7 @@ from noonday.store import (
     alerts,
     cancels,
     dead_letters,
+    dependencies,
     executions,
     holds,
     letters,
@@ -39,7 +41,7 @@ from noonday.store.letters import LetterFilter, LetterPosition
 from noonday.store.runs import Ended
 from noonday.store.settlements import Settlement
 from noonday.store.timers import Timer
-from tests.support import seeds
+from tests.support import families, seeds
 from tests.support.letters import lie_there
 from tests.support.plans import ExplainingTx, Plan
 
@@ -145,7 +147,22 @@ FROM generate_series(1, 20000) AS n,
      LATERAL (SELECT CASE WHEN n % 100 = 0 THEN 'OPEN' ELSE 'CLOSED' END AS state) AS s
 """
 
-OTHERS_OF_NOW = (OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS, OTHER_TARGETS, OTHER_LETTERS)
+OTHER_DEPENDENTS = """
+INSERT INTO dependents (job_id, tenant_id, occurrence_at, due_at, shard, runs_on, cascade_cancel,
+                        open)
+SELECT md5('child' || n)::uuid, 1, $1, $1, n % 64, 'success', false, 1
+FROM generate_series(1, 20000) AS n
+"""
+OTHER_DEPENDENCIES = """
+INSERT INTO dependencies SELECT md5('parent' || $1::timestamptz || n % 1000)::uuid,
+       md5('child' || n)::uuid
+FROM generate_series(1, 20000) AS n
+"""
+
+OTHERS_OF_NOW = (
+    OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS, OTHER_TARGETS, OTHER_LETTERS, OTHER_DEPENDENTS,
+    OTHER_DEPENDENCIES,
+)  # fmt: skip
 
 
 def days(table: str, *moments: datetime) -> set[str]:
@@ -156,7 +173,17 @@ LEDGER = f"occurrences_m{NOW:%Y%m}"
 HISTORY = days("executions", NOW)
 TODAY = days("timers", NOW)
 UP_TO_TODAY = days("timers", NOW - DAY, NOW)
-ANALYZED = ["runs", "jobs", "targets", "dead_letters", LEDGER, *HISTORY, *UP_TO_TODAY]
+ANALYZED = [
+    "runs",
+    "jobs",
+    "targets",
+    "dead_letters",
+    "dependents",
+    "dependencies",
+    LEDGER,
+    *HISTORY,
+    *UP_TO_TODAY,
+]
 OWNED = list(range(SHARDS))
 
 
@@ -408,6 +435,32 @@ async def check_a_step_of_a_replay(made: Explained) -> None:
         letters.FORGET,
     ):
         assert not plans[statement].scans - few, statement
+
+
+async def check_children_are_told(made: Explained) -> None:
+    async with made.store.transaction() as tx:
+        runs_of = await seeds.ready(tx, count=20)
+        parents = [run.job_id for run in runs_of]
+        explaining = ExplainingTx(tx)
+        await dependencies.announce(explaining, families.parents_of(*parents))
+        await families.add(explaining, parents, count=40)
+        await families.add(explaining, parents[:1], count=20, on="any")
+        ends = [(run.job_id, NOW, "COMPLETE") for run in runs_of[:19]]
+        await dependencies.note(explaining, [*ends, (parents[19], NOW, "FAILED")])
+        await tell(explaining, await dependencies.take(explaining, 100), 10_000)
+        await dependencies.stop_waiting(explaining, parents[0])
+        await dependencies.open_parents(explaining, parents, 20)
+        await dependencies.parents(explaining, UUID(int=0), 500)
+    used = {name for name, text in constants().items() if text in explaining.plans}
+    assert used >= {
+        f"dependencies.{name}"
+        for name in (
+            "STANDING", "FLAG_RUNS", "NOTE", "TAKE", "EDGES", "LOCK", "DROP_EDGES", "COUNT_DOWN",
+            "RELEASE", "END", "FINISH", "STOP_WAITING", "OPEN_PARENTS", "PARENTS",
+        )
+    }  # fmt: skip
+    for statement, plan in explaining.plans.items():
+        assert not plan.scans - {"endings", "ledger_start"}, statement
 
 
 async def check_due(made: Explained) -> None:

@@ -37,8 +37,9 @@ class Fault(msgspec.Struct, frozen=True):
         Meta(
             description="Among others `missing`, `unknown_field`, `duplicate_field`, `wrong_type`, "
             "`wrong_length`, `out_of_range`, `unknown_value`, `invalid`, `conflict`, `naive_time`, "
-            "`nul`, `unknown_lane`, `reserved_header`, `forbidden_target`, `before_ledger`, "
-            "`not_supported`; for a body that cannot be read, `malformed` or `too_deep`."
+            "`nul`, `unknown_lane`, `unknown_job`, `reserved_header`, `forbidden_target`, "
+            "`before_ledger`, `not_supported`; for a body that cannot be read, `malformed` or "
+            "`too_deep`."
         ),
     ]
     detail: Annotated[str, Meta(description="For people.")]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from noonday.store import Row, Tx, columns
@@ -25,13 +25,13 @@ WAKE: Final = "endings"
 
 # --- parents ----------------------------------------------------------------------------------
 
-# In one statement, so that a parent is seen once on its way: waiting, armed, run, ended. Its timer
-# stands between its time and a day later (jitter), or at the moment at which it was armed.
+# A parent goes from waiting to armed, to its run, to its end, and never back (but by a replay).
+# What is none of the others is looked for among the timers; where it is not there, it has moved.
 STANDING: Final = """
-SELECT p.id, p.tenant_id, j.schedule_type, j.state, j.first_at, o.outcome,
-       coalesce(r.awaited, d.awaited, t.awaited) AS awaited,
-       CASE WHEN r.awaited IS NOT NULL THEN 'runs' WHEN d.awaited IS NOT NULL THEN 'dependents'
-            WHEN t.awaited IS NOT NULL THEN 'timers' END AS place, t.due_at,
+SELECT p.id, p.tenant_id, j.schedule_type, j.state, j.first_at, j.created_at, o.outcome,
+       coalesce(r.awaited, d.awaited) AS awaited,
+       CASE WHEN r.awaited IS NOT NULL THEN 'runs'
+            WHEN d.awaited IS NOT NULL THEN 'dependents' END AS place,
        j.first_at < l.starts_at AS forgotten,
        (SELECT true FROM dead_letters AS x WHERE x.job_id = j.id LIMIT 1) IS NOT NULL AS dead,
        (SELECT true FROM endings AS e WHERE e.parent_id = j.id LIMIT 1) IS NOT NULL AS telling
@@ -51,13 +51,19 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT d.awaited FROM dependents AS d WHERE d.job_id = j.id LIMIT 1
 ) AS d ON true
-LEFT JOIN LATERAL (
-    SELECT t.awaited, t.due_at FROM timers AS t
-    WHERE o.outcome IS NULL AND r.awaited IS NULL AND d.awaited IS NULL
-      AND t.job_id = j.id AND t.due_at >= greatest(j.first_at, j.created_at)
-      AND t.due_at <= greatest(j.first_at + interval '1 day', coalesce($3, now())) LIMIT 1
-) AS t ON true
 """
+ARMED: Final = """
+SELECT t.job_id, t.due_at, t.awaited FROM unnest($1::uuid[]) AS p(id)
+CROSS JOIN LATERAL (
+    SELECT t.job_id, t.due_at, t.awaited FROM timers AS t
+    WHERE t.job_id = p.id AND t.due_at >= $2 AND t.due_at <= $3 LIMIT 1
+) AS t
+"""
+JITTER: Final = timedelta(days=1)
+"""No timer stands later than so long after its nominal time, unless that had passed already."""
+
+
+_Seen = dict[str | int, Any]
 
 
 class Parent(NamedTuple):
@@ -84,11 +90,25 @@ async def standing(tx: Tx, parents: Sequence[Parent]) -> dict[Parent, Standing]:
     return {Parent(row["id"], row["tenant_id"]): _standing(row) for row in found}
 
 
-async def _rows(tx: Tx, parents: Sequence[Parent]) -> list[Row]:
-    return await tx.rows(STANDING, *columns(parents, 2), tx.now)
+async def _rows(tx: Tx, parents: Sequence[Parent]) -> list[_Seen]:
+    rows = [dict(row) for row in await tx.rows(STANDING, *columns(parents, 2))]
+    rest = {
+        row["id"]: row
+        for row in rows
+        if row["outcome"] is None and row["place"] is None and row["state"] == "ACTIVE"
+    }
+    if rest:
+        now = await tx.moment()
+        since = min(max(row["first_at"], row["created_at"]) for row in rest.values())
+        until = max(max(row["first_at"] + JITTER, now) for row in rest.values())
+        for timer in await tx.rows(ARMED, list(rest), since, until):
+            rest[timer["job_id"]].update(
+                place="timers", due_at=timer["due_at"], awaited=timer["awaited"]
+            )
+    return rows
 
 
-def _standing(row: Row) -> Standing:
+def _standing(row: _Seen) -> Standing:
     outcome = row["outcome"]
     if outcome is None and row["place"] is None:
         if row["state"] == "CANCELLED":
@@ -135,7 +155,7 @@ async def announce(tx: Tx, parents: Sequence[Parent]) -> None:
     """Flag what children are about to wait for, in a transaction of its own, without waiting for
     anybody: a parent that is being written to just now is left as it is."""
     rows = [row for row in await _rows(tx, parents) if row["awaited"] is False]
-    by_place: dict[str, list[Row]] = {"runs": [], "dependents": [], "timers": []}
+    by_place: dict[str, list[_Seen]] = {"runs": [], "dependents": [], "timers": []}
     for row in rows:
         by_place[row["place"]].append(row)
     if runs := by_place["runs"]:
@@ -293,13 +313,25 @@ async def lock(tx: Tx, children: Sequence[UUID]) -> dict[UUID, Row]:
     return {row["job_id"]: row for row in await tx.rows(LOCK, sorted(children))}
 
 
+# One by one, since a join may be planned with the whole table. (What is counted down or ended is
+# locked by then, and edges are never changed: their places are still the same.)
 DROP_EDGES: Final = """
-DELETE FROM dependencies AS e USING unnest($1::uuid[], $2::uuid[]) AS g(parent_id, child_id)
-WHERE e.parent_id = g.parent_id AND e.child_id = g.child_id
+DELETE FROM dependencies WHERE ctid = ANY (ARRAY(
+    SELECT e.place FROM unnest($1::uuid[], $2::uuid[]) AS g(parent_id, child_id)
+    CROSS JOIN LATERAL (
+        SELECT e.ctid AS place FROM dependencies AS e
+        WHERE e.parent_id = g.parent_id AND e.child_id = g.child_id LIMIT 1
+    ) AS e))
 """
 COUNT_DOWN: Final = """
-UPDATE dependents AS d SET open = d.open - c.ended
-FROM unnest($1::uuid[], $2::int[]) AS c(job_id, ended) WHERE d.job_id = c.job_id
+WITH told AS MATERIALIZED (
+    SELECT d.place, c.ended FROM unnest($1::uuid[], $2::int[]) AS c(job_id, ended)
+    CROSS JOIN LATERAL (
+        SELECT d.ctid AS place FROM dependents AS d WHERE d.job_id = c.job_id LIMIT 1
+    ) AS d
+)
+UPDATE dependents AS d SET open = d.open - t.ended
+FROM told AS t WHERE d.ctid = ANY (ARRAY(SELECT place FROM told)) AND d.ctid = t.place
 RETURNING d.job_id, d.open
 """
 
@@ -352,16 +384,25 @@ class Ending(NamedTuple):
 # Where the ledger has no place for its nominal time (it has begun later, or is not made yet), only
 # the job tells of it, as when a person cancels it before its time.
 END: Final = """
-WITH gone AS (
-    DELETE FROM dependents AS d
-    USING unnest($1::uuid[], $2::text[], $3::text[], $4::text[])
-          AS i(job_id, outcome, reason, blocking_run)
-    WHERE d.job_id = i.job_id
-    RETURNING d.job_id, d.tenant_id, d.occurrence_at, d.due_at, d.awaited, i.outcome, i.reason,
-              i.blocking_run, d.occurrence_at <= $6
+WITH told AS MATERIALIZED (
+    SELECT d.place, i.outcome, i.reason, i.blocking_run
+    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[])
+         AS i(job_id, outcome, reason, blocking_run)
+    CROSS JOIN LATERAL (
+        SELECT d.ctid AS place FROM dependents AS d WHERE d.job_id = i.job_id LIMIT 1
+    ) AS d
+), gone AS (
+    DELETE FROM dependents AS d USING told AS t
+    WHERE d.ctid = ANY (ARRAY(SELECT place FROM told)) AND d.ctid = t.place
+    RETURNING d.job_id, d.tenant_id, d.occurrence_at, d.due_at, d.awaited, t.outcome, t.reason,
+              t.blocking_run, d.occurrence_at <= $6
               AND d.occurrence_at >= (SELECT starts_at FROM ledger_start) AS recorded
 ), edge AS (
-    DELETE FROM dependencies AS e USING gone AS g WHERE e.child_id = g.job_id
+    DELETE FROM dependencies WHERE ctid = ANY (ARRAY(
+        SELECT e.place FROM unnest($1::uuid[]) AS i(job_id)
+        CROSS JOIN LATERAL (
+            SELECT e.ctid AS place FROM dependencies AS e WHERE e.child_id = i.job_id
+        ) AS e))
 ), ledger AS (
     INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materialized_at,
                              outcome, reason, blocking_run, ended_at, attempts)
@@ -427,10 +468,12 @@ async def parents(tx: Tx, after: UUID, limit: int) -> list[Row]:
 async def note_missed(tx: Tx, found: Sequence[Row]) -> int:
     """Note the ends of parents that ended without a word: by a process of an earlier release."""
     known = [Parent(row["id"], row["tenant_id"]) for row in found]
-    missed = [
-        (row["id"], row["first_at"], standing.outcome)
+    ended = {
+        row["id"]: (row["id"], row["first_at"], stand.outcome)
         for row in await _rows(tx, known)
-        if (standing := _standing(row)).outcome is not None and not row["telling"]
-    ]
+        if (stand := _standing(row)).outcome is not None and not row["telling"]
+    }
+    # Looked at again: who was told meanwhile has no edge any more.
+    missed = [ended[parent] for parent, _ in await edges(tx, list(ended), 1)]
     await note(tx, missed)
     return len(missed)

@@ -274,6 +274,12 @@ class Metrics:
         self._target_changes = _Bound(
             self._counter("target_changes", "Changes of targets' breakers, by kind", "kind"), 8
         )
+        self._slowed_hosts = self._gauge(
+            "slowed_hosts", "Hosts that are called more slowly than their rates say"
+        )
+        self._slowed = self._counter(
+            "rates_slowed", "Rates of hosts that were halved because they answered 429"
+        )
         self._stragglers = _Bound(
             self._counter("floor_stragglers", "Rows found below a floor, by table", "table"), 8
         )
@@ -430,6 +436,14 @@ class Metrics:
     def target_changed(self, kind: str) -> None:
         """A target's breaker opened, closed, and so on."""
         self._target_changes(kind).inc()
+
+    def slowed_down(self) -> None:
+        """A host said that its rate is too fast, and it was halved."""
+        self._slowed.inc()
+
+    def slowed_stand_at(self, hosts: int) -> None:
+        """So many hosts are called more slowly than their rates say."""
+        self._slowed_hosts.set(hosts)
 
     def held_stand_at(self, runs: Mapping[str, int]) -> None:
         """How many runs are held, by kind; kinds that held some before are at zero."""

@@ -106,6 +106,17 @@ async def permit(tx: Tx, wanted: Mapping[str, int]) -> dict[str, Row]:
     return {row["hold_key"]: row for row in rows}
 
 
+GIVE_BACK: Final = """
+UPDATE targets SET permits = permits + 1
+WHERE hold_key = $1 AND generation = $2 AND state = 'HALF_OPEN'
+"""
+
+
+async def give_back(tx: Tx, hold_key: str, generation: int) -> bool:
+    """A permit that was taken in this transaction is not used after all; whether it still was."""
+    return await tx.execute(GIVE_BACK, hold_key, generation) == 1
+
+
 PROBE_SUCCEEDED: Final = """
 UPDATE targets AS t
 SET successes = successes + $3,

@@ -44,8 +44,8 @@ from noonday.loops.flight import BEAT_SEC
 from noonday.loops.gauges import Gauges
 from noonday.loops.janitor import Janitor
 from noonday.loops.operations import Operations
-from noonday.loops.pending import Recount
 from noonday.loops.pacing import LONGEST_SEC, Pacing
+from noonday.loops.pending import Recount
 from noonday.loops.rates import READ_SEC
 from noonday.loops.reaper import Reaper
 from noonday.loops.replays import Replays

@@ -28,6 +28,7 @@ from noonday.store import (
     holds,
     letters,
     occurrences,
+    rates,
     replays,
     runs,
     targets,
@@ -144,7 +145,21 @@ FROM generate_series(1, 20000) AS n,
      LATERAL (SELECT CASE WHEN n % 100 = 0 THEN 'OPEN' ELSE 'CLOSED' END AS state) AS s
 """
 
-OTHERS_OF_NOW = (OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS, OTHER_TARGETS, OTHER_LETTERS)
+OTHER_LIMITS = """
+INSERT INTO limits (key, tenant_id, kind, name, rate_per_sec, max_running, changed_at)
+SELECT kind || ':' || n % 100 || ':' || n, n % 100, kind, n::text,
+       CASE WHEN kind = 'host' THEN 1 END, 1, $1
+FROM generate_series(1, 20000) AS n,
+     LATERAL (SELECT CASE WHEN n % 100 = 0 THEN 'host' ELSE 'key' END AS kind) AS k
+"""
+OTHER_RATES = """
+INSERT INTO rates (key, next_at) SELECT 'host:1:' || n, $1 FROM generate_series(1, 20000) AS n
+"""
+
+OTHERS_OF_NOW = (
+    OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS, OTHER_TARGETS, OTHER_LETTERS, OTHER_LIMITS,
+    OTHER_RATES,
+)  # fmt: skip
 
 
 def days(table: str, *moments: datetime) -> set[str]:
@@ -155,7 +170,9 @@ LEDGER = f"occurrences_m{NOW:%Y%m}"
 HISTORY = days("executions", NOW)
 TODAY = days("timers", NOW)
 UP_TO_TODAY = days("timers", NOW - DAY, NOW)
-ANALYZED = ["runs", "jobs", "targets", "dead_letters", LEDGER, *HISTORY, *UP_TO_TODAY]
+ANALYZED = [
+    "runs", "jobs", "targets", "dead_letters", "limits", "rates", LEDGER, *HISTORY, *UP_TO_TODAY,
+]  # fmt: skip
 OWNED = list(range(SHARDS))
 
 
@@ -252,6 +269,23 @@ async def check_targets(made: Explained) -> None:
     }.items():
         plan = await made.plan(statement, call)
         assert not plan.scans, statement
+
+
+async def check_rates(made: Explained) -> None:
+    keys = [f"host:1:{n}" for n in range(1, 100)]
+    wait = rates.LetGo(keys[0], NOW, NOW)
+    for statement, call in {
+        rates.LOCK: lambda tx: rates.lock(tx, keys),
+        rates.MOVE: lambda tx: rates.move(tx, dict.fromkeys(keys, NOW)),
+        rates.STAND: lambda tx: rates.stand(tx, keys),
+        rates.LET_GO: lambda tx: rates.let_go(tx, [wait]),
+        rates.SLOW: lambda tx: rates.slow(tx, keys[0], SECOND, 0.1, SECOND),
+        rates.LIMITED: rates.limited,
+        rates.LIMITS_OF: lambda tx: rates.limits_of(tx, [*keys, "tenant:1"]),
+        rates.BEHIND: lambda tx: rates.behind(tx, "", 100),
+    }.items():
+        plan = await made.plan(statement, call)
+        assert plan.scans <= {"tenants"}, statement
 
 
 async def check_settle(

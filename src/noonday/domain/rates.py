@@ -27,6 +27,9 @@ SKIPPED_SEC: Final = 0.1
 PUSHED_SEC: Final = 60.0
 """The longest that a receiver's ``Retry-After`` stops its host for."""
 SLOWEST: Final = 1 / 64
+SHORTEST_SEC: Final = 1e-6
+LONGEST_SEC: Final = 1e9
+"""No spacing is shorter or longer than these, whatever a rate says."""
 _MOMENT: Final = 1e-6
 """What arithmetic may be off by."""
 
@@ -63,7 +66,7 @@ class Pace:
         """``let_go_sec`` is up to which instant runs were let go that waited; None when none
         ever did. Instants that lie further ahead than they can are of a rate that was lower."""
         self.key = key
-        self.spacing_sec = 1 / (per_sec * slowed)
+        self.spacing_sec = min(max(1 / (per_sec * slowed), SHORTEST_SEC), LONGEST_SEC)
         furthest = max(AHEAD_SEC + self.spacing_sec, PUSHED_SEC)
         earliest = -(burst(per_sec) - 1) * self.spacing_sec
         self.next_sec = max(min(next_sec, furthest), earliest)

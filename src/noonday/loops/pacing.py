@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+from noonday.domain.ranking import Ranks, by_time
 from noonday.domain.rates import KEY_PREFIX, PUSHED_SEC, Release, release
 from noonday.store import Row, Store, holds, locks, rates
 from noonday.store.rates import LetGo
@@ -33,8 +34,11 @@ _LONGEST: Final = timedelta(seconds=PUSHED_SEC)
 class Pacing:
     """Safe to run in any number of processes: a lock on each key lets one at a time work on it."""
 
-    def __init__(self, store: Store, metrics: Metrics, wakeups: Wakeups) -> None:
+    def __init__(
+        self, store: Store, metrics: Metrics, wakeups: Wakeups, ranks: Ranks = by_time
+    ) -> None:
         self._store = store
+        self._ranks = ranks
         self._metrics = metrics
         self._wakeups = wakeups
         self._after = ""
@@ -83,7 +87,8 @@ class Pacing:
             for key in keys:
                 row, wanted = stand.get(key), _wanted(stand.get(key), limited.get(key))
                 if wanted.runs:
-                    count += await holds.admit(tx, f"{KEY_PREFIX}{key}", wanted.runs)
+                    hold_key = f"{KEY_PREFIX}{key}"
+                    count += await holds.admit(tx, hold_key, wanted.runs, ranks=self._ranks)
                 if row is not None and (noted := _noted(row, wanted)) is not None:
                     changed.append(noted)
                 soonest = min(soonest, wanted.let_go_sec - WITHIN_SEC)

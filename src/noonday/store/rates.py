@@ -171,7 +171,8 @@ async def lock(tx: Tx, keys: Sequence[str]) -> list[Row]:
 
 MOVE: Final = """
 UPDATE rates AS r SET next_at = m.next_at
-FROM unnest($1::text[], $2::timestamptz[]) AS m(key, next_at) WHERE r.key = m.key
+FROM unnest($1::text[], $2::timestamptz[]) AS m(key, next_at)
+WHERE r.key = m.key AND r.key = ANY($1::text[])
 """
 
 
@@ -249,10 +250,11 @@ WITH locked AS MATERIALIZED (
     FROM rates AS r
     JOIN unnest($1::text[], $2::timestamptz[], $3::timestamptz[]) AS m(key, up_to, latest)
       ON m.key = r.key
+    WHERE r.key = ANY($1::text[])
     ORDER BY r.key FOR UPDATE OF r
 )
 UPDATE rates AS r SET let_go_at = l.up_to, next_at = least(r.next_at, l.latest)
-FROM locked AS l WHERE r.key = l.key
+FROM locked AS l WHERE r.key = l.key AND r.key = ANY($1::text[])
 """
 
 

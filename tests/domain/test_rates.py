@@ -16,7 +16,6 @@ from noonday.domain.rates import (
     Wish,
     burst,
     grant,
-    keys_of,
     release,
 )
 
@@ -175,10 +174,6 @@ def test_a_rate_that_was_raised_holds_nothing_up_for_as_long_as_the_old_one_woul
     assert found.runs == 0
     assert found.next_sec == 60
     assert Refused(A) == grant([Wish(None, Pace(A, 10, 1.0, 60.0, None), True)], 1)[0]
-
-
-def test_the_keys_are_of_the_tenant_and_of_the_host_without_its_port() -> None:
-    assert keys_of(7, "https://A.example:8443/x?y") == ("tenant:7", "host:7:a.example")
 
 
 # --- whatever comes ---------------------------------------------------------------------------

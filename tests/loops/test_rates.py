@@ -47,7 +47,8 @@ class World:
         self.pacing = parts.pacing()
         self.granted: dict[RunKey, datetime] = {}
 
-    def worker(self, executor: Scripted | None = None, slots: int = 64) -> Worker:
+    def worker(self, executor: Scripted | None = None, slots: int = 1_000) -> Worker:
+        """With many slots, as their runs wait for real while the time that is set jumps."""
         return self.parts.worker(executor or Scripted(), slots=slots)
 
     async def limit(self, per_sec: float | None, host: str = "slow.example") -> None:
@@ -166,8 +167,8 @@ async def test_a_tenant_and_a_host_with_rates_are_both_kept_to(world: World) -> 
     at_slow = [at for run, at in world.granted.items() if run in slow]
     assert keeps(sent, 30)
     assert keeps(at_slow, 10)
-    assert len(sent) >= 0.8 * 30 * 3
-    assert len(at_slow) >= 0.8 * min(30, 10 * 3)
+    assert len(sent) >= 0.9 * 30 * 3
+    assert len(at_slow) >= 0.9 * min(30, 10 * 3)
     await finish(worker)
 
 
@@ -339,6 +340,25 @@ async def test_nothing_is_asked_of_rates_for_what_has_none(
     await world.make(3, WELL)
     assert await carry_out(worker) == 3
     assert asked == []
+
+
+async def test_a_flood_goes_on_hold_without_keeping_others_from_the_rate(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.limit(0.01)
+    worker = world.worker(Hanging())
+    await world.make(2)
+    await world.claim(worker)
+    await world.pacing.tick()
+
+    async def lock(*_: object) -> list[Row]:
+        raise AssertionError("it is known already")
+
+    monkeypatch.setattr(rates, "lock", lock)
+    await world.make(50)
+    await worker.tick()
+    assert await world.held() == 51
+    await worker.stop(0.0)
 
 
 async def test_a_rate_that_is_newly_set_holds_from_the_next_look_on_and_one_that_is_taken_away_too(

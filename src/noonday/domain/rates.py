@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from noonday.domain.breaker import target_of
-
 HOLD: Final = "rate"
 """The kind of hold that a run is under while its rate is used up."""
 KEY_PREFIX: Final = "rate:"
@@ -44,12 +42,6 @@ def host_key(tenant_id: int, host: str) -> str:
     return f"host:{tenant_id}:{host}"
 
 
-def keys_of(tenant_id: int, url: str) -> tuple[str, str]:
-    """The keys of the tenant's and of the host's rate under which a URL is called."""
-    target = target_of(tenant_id, url)
-    return tenant_key(tenant_id), host_key(tenant_id, "" if target is None else target.host)
-
-
 def burst(per_sec: float) -> float:
     """How many may go at once after a pause."""
     return max(1.0, per_sec * BURST_SEC)
@@ -58,7 +50,7 @@ def burst(per_sec: float) -> float:
 class Pace:
     """One rate, and the next instant that it gives out."""
 
-    __slots__ = ("behind", "key", "next_sec", "spacing_sec", "taken")
+    __slots__ = ("key", "let_go_sec", "next_sec", "spacing_sec", "taken")
 
     def __init__(
         self, key: str, per_sec: float, slowed: float, next_sec: float, let_go_sec: float | None
@@ -70,10 +62,19 @@ class Pace:
         furthest = max(AHEAD_SEC + self.spacing_sec, PUSHED_SEC)
         earliest = -(burst(per_sec) - 1) * self.spacing_sec
         self.next_sec = max(min(next_sec, furthest), earliest)
-        self.behind = let_go_sec is not None and min(let_go_sec, furthest) > 0
-        """Whether runs wait for it: those that come newly have to go behind them."""
+        self.let_go_sec = 0.0 if let_go_sec is None else min(let_go_sec, furthest)
         self.taken = 0
         """How many instants were given out."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether runs wait for it: those that come newly have to go behind them."""
+        return self.let_go_sec > 0
+
+    @property
+    def shut_sec(self) -> float:
+        """For how long it surely has nothing for runs that come newly."""
+        return max(self.let_go_sec, self.next_sec - AHEAD_SEC)
 
     def take(self, at_sec: float) -> None:
         """This instant is given out."""

@@ -52,6 +52,11 @@ class _Wanting(NamedTuple):
     tenant: str | None
     host: str | None
 
+    @property
+    def waited(self) -> bool:
+        """Whether it was claimed before: it may have been let go just now."""
+        return self.flight.lease.lease_version > 1
+
 
 class Rates:
     """One worker process's part in the rates of tenants and hosts."""
@@ -63,6 +68,8 @@ class Rates:
         self._read_at = float("-inf")
         self._refused: dict[str, timedelta] = {}
         self._told: dict[str, float] = {}
+        self._shut: dict[str, float] = {}
+        """Until when, by the monotonic clock, rates have nothing for those that come newly."""
         self.wake: Callable[[], None] = lambda: None
         """Called when something waits to be written."""
 
@@ -77,6 +84,24 @@ class Rates:
         wanting = [found for flight in flights if (found := self._wants(flight)) is not None]
         if not wanting:
             return set()
+        shut = [(one.flight, key) for one in wanting if (key := self._shut_for(one)) is not None]
+        asking = [one for one in wanting if self._shut_for(one) is None] if shut else wanting
+        refused = shut + (await self._ask(tx, asking, room) if asking else [])
+        return await self._put_on_hold(tx, refused) if refused else set()
+
+    def _shut_for(self, one: _Wanting) -> str | None:
+        """The rate that is known to have nothing yet for one that comes newly. (So that a flood
+        goes on hold without keeping the others from the rate.)"""
+        if one.waited:
+            return None
+        now = time.monotonic()
+        keys = (key for key in (one.host, one.tenant) if key is not None)
+        return next((key for key in keys if self._shut.get(key, now) > now), None)
+
+    async def _ask(
+        self, tx: Tx, wanting: Sequence[_Wanting], room: int
+    ) -> list[tuple[Flight, str]]:
+        """Give each an instant; those for which there is none, with the rate that refused."""
         keys = {key for one in wanting for key in (one.tenant, one.host) if key is not None}
         rows = await rates.lock(tx, sorted(keys))
         answered = time.monotonic()
@@ -86,12 +111,15 @@ class Rates:
         moved = {key: _at(now, pace.next_sec) for key, pace in paces.items() if pace.taken}
         if moved:
             await rates.move(tx, moved)
-        refused = [
+        self._shut |= {key: answered + pace.shut_sec for key, pace in paces.items()}
+        for one, answer in zip(wanting, answers, strict=True):
+            if isinstance(answer, Granted):
+                _let(one.flight, answer.at_sec, now, answered)
+        return [
             (one.flight, answer.key)
             for one, answer in zip(wanting, answers, strict=True)
-            if not _let(one.flight, answer, now, answered) and isinstance(answer, Refused)
+            if isinstance(answer, Refused)
         ]
-        return await self._put_on_hold(tx, refused) if refused else set()
 
     def _wants(self, flight: Flight) -> _Wanting | None:
         """The rates that it needs an instant of. What is too late ends without a request."""
@@ -148,12 +176,17 @@ class Rates:
         slowed = 0
         for key in list(self._refused):
             slowed += await self._slow(key, self._refused.pop(key))
-        if time.monotonic() - self._read_at >= READ_SEC:
-            async with self._store.transaction() as tx:
-                self._limited = await rates.limited(tx)
-            self._read_at = time.monotonic()
-            self._told = {key: at for key, at in self._told.items() if key in self._limited}
+        if time.monotonic() - self._read_at >= READ_SEC / 2:
+            await self._read()
         return slowed
+
+    async def _read(self) -> None:
+        async with self._store.transaction() as tx:
+            found = await rates.limited(tx)
+        before, self._limited, self._read_at = self._limited or {}, found, time.monotonic()
+        self._told = {key: at for key, at in self._told.items() if key in found}
+        same = (key for key in self._shut if found.get(key) == before.get(key))
+        self._shut = {key: self._shut[key] for key in same if self._shut[key] > self._read_at}
 
     async def _slow(self, key: str, wait: timedelta) -> bool:
         try:
@@ -172,7 +205,7 @@ def _wish(one: _Wanting, paces: dict[str, Pace]) -> Wish:
     return Wish(
         None if one.tenant is None else paces[one.tenant],
         None if one.host is None else paces[one.host],
-        waited=one.flight.lease.lease_version > 1,
+        waited=one.waited,
     )
 
 
@@ -181,11 +214,8 @@ def _at(now: datetime, sec: float) -> datetime:
     return now + timedelta(microseconds=ceil(sec * 1e6))
 
 
-def _let(flight: Flight, answer: Granted | Refused, now: datetime, answered: float) -> bool:
-    """Whether it may go; when, by our own clock as well. (Counted from when we were answered the
-    database's ``now`` has passed: that is never too early.)"""
-    if isinstance(answer, Refused):
-        return False
-    flight.granted_at = _at(now, max(answer.at_sec, 0.0))
-    flight.not_before = answered + answer.at_sec if answer.at_sec > 0 else None
-    return True
+def _let(flight: Flight, at_sec: float, now: datetime, answered: float) -> None:
+    """It may be sent, so many seconds from ``now`` on; when, by our own clock as well. (Counted
+    from when we were answered, for the database's ``now`` had passed then: it is never early.)"""
+    flight.granted_at = _at(now, max(at_sec, 0.0))
+    flight.not_before = answered + at_sec if at_sec > 0 else None

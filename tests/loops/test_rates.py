@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -9,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from noonday.domain.breaker import HALF_OPEN_RUNS
-from noonday.domain.model import Outcome, OutcomeKind, RunKey
+from noonday.domain.model import Attempt, Outcome, OutcomeKind, RunKey
 from noonday.domain.rates import burst
 from noonday.loops import rates as loop_rates
 from noonday.loops.worker import Worker
@@ -266,6 +267,34 @@ async def test_waiting_for_an_instant_takes_a_quarter_of_the_slots_at_most(world
     await landed(worker)
     assert sum(attempt.target.url == WELL for attempt in executor.attempts) == 4
     await finish(worker)
+
+
+class Timed(Scripted):
+    """Remembers when it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: dict[RunKey, float] = {}
+
+    async def answer(self, attempt: Attempt) -> Outcome:
+        self.asked[attempt.run] = time.monotonic()
+        return await super().answer(attempt)
+
+
+async def test_nothing_is_sent_before_its_instant(world: World) -> None:
+    await world.limit(20)
+    executor = Timed()
+    worker = world.worker(executor)
+    await world.make(10)
+    await world.claim(worker)
+    waits = {
+        flight.lease.run: flight.not_before
+        for flight in worker._flights.values()
+        if flight.not_before is not None
+    }
+    await finish(worker)
+    assert len(waits) == 8
+    assert all(executor.asked[run] >= not_before for run, not_before in waits.items())
 
 
 async def test_a_run_that_is_cancelled_while_it_waits_for_its_instant_is_never_sent(

@@ -442,7 +442,7 @@ async def test_a_429_halves_a_rate_once_in_a_while_down_to_a_64th_and_it_comes_b
     await world.limit(100)
     worker = await answer(world, TOO_FAST, 5)
     assert (await world.stands())["slowed"] == 0.5
-    assert counted(worker, "rates_slowed") == 1
+    assert counted(worker, "target_changes") == 1
     for expected in (1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 64):
         world.pass_on(4 * SECOND)
         await answer(world, TOO_FAST)

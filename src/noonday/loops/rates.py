@@ -196,7 +196,7 @@ class Rates:
             self._told.pop(key, None)  # the next one who says so is heard
             raise
         if done:
-            self._metrics.slowed_down()
+            self._metrics.target_changed("slowed")
             log.warning("rate.slowed", target=key, wait_sec=wait.total_seconds())
         return done
 

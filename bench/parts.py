@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from uuid import uuid4
 
 from bench import harness, wire
@@ -341,6 +342,55 @@ async def start_latency(scale: float) -> dict[str, Figures]:
     return {"due to receiver, idle": figures(count, seconds, before, after, late)}
 
 
+LIMIT = """
+INSERT INTO limits (key, tenant_id, kind, name, rate_per_sec, changed_at)
+VALUES ('host:1:127.0.0.1', 1, 'host', '127.0.0.1', $1, now())
+"""
+HELD = "SELECT coalesce(sum(lease_version), 0)::int FROM executions"
+
+
+async def rates(scale: float) -> dict[str, Figures]:
+    """A backlog of a host with a rate, two worker processes: the gaps between arrivals, by how many
+    runs more than the rate allows came within any time, and claims per delivery."""
+    found = {}
+    for per_sec, count in ((100, 1_000), (1_000, max(int(10_000 * scale), 2_000))):
+        sink = Sink()
+        async with harness.service("api") as running:
+            await _ready(running)
+            store = await running.store()
+            async with store.transaction() as tx:
+                await tx.execute(LIMIT, float(per_sec))
+            await _fill(running, sink.url, count)
+            before, began = await running.usage(store), time.perf_counter()
+            for role in ("scheduler", "worker", "worker"):
+                running.start(role)
+            await _drained(store)
+            seconds = time.perf_counter() - began
+            after = await running.usage(store)
+            async with store.transaction() as tx:
+                claims = await tx.value(HELD)
+            await store.close()
+        came = sink.stop()["came_at"]
+        assert isinstance(came, list)
+        gaps = [after - before for before, after in pairwise(came)]
+        row = figures(count, seconds, before, after, gaps)
+        row["per_sec"] = (len(came) - 1) / (came[-1] - came[0])
+        row["more_than_allowed"] = _excess(came, per_sec)
+        row["claims"] = claims / count
+        found[f"a rate of {per_sec}/s, arrivals"] = row
+    return found
+
+
+def _excess(came: list[float], per_sec: float) -> float:
+    """By how many the arrivals within any time are more than the rate gives in it."""
+    most, lowest = 0.0, float("inf")
+    for n, at in enumerate(came):
+        ahead = n - at * per_sec
+        lowest = min(lowest, ahead)
+        most = max(most, ahead - lowest)
+    return most
+
+
 PARTS: dict[str, Callable[[float], Coroutine[object, None, dict[str, Figures]]]] = {
     "post": post,
     "quotas": quotas,
@@ -349,4 +399,5 @@ PARTS: dict[str, Callable[[float], Coroutine[object, None, dict[str, Figures]]]]
     "long": long,
     "webhook": webhook,
     "start_latency": start_latency,
+    "rates": rates,
 }

@@ -283,7 +283,8 @@ class Targets(Resource[_D_co, _I_co]):
     """What is called, and whether it is left alone."""
 
     def list(self, **filters: Any) -> _I_co:
-        """Targets whose breaker has opened before, by the filters of ``GET /v1/targets``."""
+        """Targets whose breaker has opened before or whose host has a rate, by the filters of
+        ``GET /v1/targets``."""
         return self._pages(_read("/v1/targets", filters))
 
     def resume(self, host: str) -> _D_co:
@@ -331,8 +332,8 @@ class Tenants(Resource[_D_co, _I_co]):
 
     def change(self, name: str, **settings: Any) -> _D_co:
         """Change settings: ``max_payload_bytes``, ``keep_responses``, and the quotas
-        ``creates_per_sec``, ``creates_burst``, ``create_bytes_per_sec`` and ``max_pending_jobs``,
-        of which None takes one away."""
+        ``creates_per_sec``, ``creates_burst``, ``create_bytes_per_sec``, ``max_pending_jobs`` and
+        ``deliveries_per_sec``, of which None takes one away."""
         path = f"/v1/tenants/{_segment(name)}"
         return self._send(Call("PATCH", path, body=settings, repeatable=True))
 

@@ -47,7 +47,9 @@ from noonday.loops.flight import BEAT_SEC
 from noonday.loops.gauges import Gauges
 from noonday.loops.janitor import Janitor
 from noonday.loops.operations import Operations
+from noonday.loops.pacing import LONGEST_SEC, Pacing
 from noonday.loops.pending import Recount
+from noonday.loops.rates import READ_SEC
 from noonday.loops.reaper import Reaper
 from noonday.loops.replays import Replays
 from noonday.loops.retries import Retries
@@ -185,6 +187,8 @@ async def scheduler(node: Node) -> None:
     tell = node.loop("dependents", dependents.tick)
     node.wakeups.on(dependencies.WAKE, tell.wake)
     node.loop("dependents sweep", dependents.look, pause_sec=LOOK_SEC, steady=True)
+    pacing = Pacing(store, metrics, node.wakeups)
+    node.loop("pacing", pacing.tick, pause_sec=LONGEST_SEC, steady=True, sleep_for=pacing.sleep_for)
     reaper = Reaper(store, metrics, node.wakeups, backlogs)
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
     bulk = Operations(store, backlogs)
@@ -261,6 +265,7 @@ async def worker(node: Node) -> None:
     part.settling.wake = node.loop("settle", part.settling.tick).wake
     breakers = node.loop("breakers", part.breakers.tick, pause_sec=1.0, steady=True)
     part.breakers.wake = breakers.wake
+    part.rates.wake = node.loop("rates", part.rates.tick, pause_sec=READ_SEC, steady=True).wake
     claims = {}
     for name, pool in part.pools.items():
         tick = partial(part.tick, name)

@@ -272,7 +272,7 @@ class Metrics:
             self._counter("runs_admitted", "Held runs that were let go, by why", "why"), 8
         )
         self._target_changes = _Bound(
-            self._counter("target_changes", "Changes of targets' breakers, by kind", "kind"), 8
+            self._counter("target_changes", "Changes of targets, by kind", "kind"), 8
         )
         self._stragglers = _Bound(
             self._counter("floor_stragglers", "Rows found below a floor, by table", "table"), 8
@@ -428,8 +428,12 @@ class Metrics:
             self._dependents(result).inc(count)
 
     def target_changed(self, kind: str) -> None:
-        """A target's breaker opened, closed, and so on."""
+        """A target's breaker opened, closed, and so on, or its host's rate was halved."""
         self._target_changes(kind).inc()
+
+    def slowed_stand_at(self, hosts: int) -> None:
+        """So many hosts are called more slowly than their rates say."""
+        self._holds.slowed = hosts
 
     def held_stand_at(self, runs: Mapping[str, int]) -> None:
         """How many runs are held, by kind; kinds that held some before are at zero."""
@@ -580,12 +584,19 @@ class _Standing(Collector):
 class _Holds(Collector):
     def __init__(self) -> None:
         self.runs: dict[str, int] = {}
+        self.slowed: int | None = None
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily("noonday_held_runs", "Runs on hold, by kind", labels=["kind"])
         for kind, count in self.runs.items():
             family.add_metric([kind], count)
         yield family
+        if self.slowed is not None:
+            yield GaugeMetricFamily(
+                "noonday_slowed_hosts",
+                "Hosts that are called more slowly than their rates say",
+                value=self.slowed,
+            )
 
 
 class _Horizon(Collector):

@@ -89,6 +89,8 @@ def test_address_and_key_come_from_options_then_variables_then_what_up_has_left(
         ("dlq replays resume p", "POST /v1/dlq/replays/p/resume"),
         ("dlq replays abort p", "POST /v1/dlq/replays/p/abort"),
         ("tenants create shop", "POST /v1/tenants"),
+        ("tenants set shop --deliveries-per-sec 2.5", "PATCH /v1/tenants/shop"),
+        ("tenants set shop --deliveries-per-sec none", "PATCH /v1/tenants/shop"),
         ("keys create --tenant shop", "POST /v1/api-keys"),
         ("keys revoke k", "DELETE /v1/api-keys/k"),
     ],

@@ -31,6 +31,7 @@ from noonday.store import (
     letters,
     occurrences,
     pending,
+    rates,
     replays,
     runs,
     targets,
@@ -158,10 +159,20 @@ INSERT INTO dependencies SELECT md5('parent' || $1::timestamptz || n % 1000)::uu
        md5('child' || n)::uuid
 FROM generate_series(1, 20000) AS n
 """
+OTHER_LIMITS = """
+INSERT INTO limits (key, tenant_id, kind, name, rate_per_sec, max_running, changed_at)
+SELECT kind || ':' || n % 100 || ':' || n, n % 100, kind, n::text,
+       CASE WHEN kind = 'host' THEN 1 END, 1, $1
+FROM generate_series(1, 20000) AS n,
+     LATERAL (SELECT CASE WHEN n % 100 = 0 THEN 'host' ELSE 'key' END AS kind) AS k
+"""
+OTHER_RATES = """
+INSERT INTO rates (key, next_at) SELECT 'host:1:' || n, $1 FROM generate_series(1, 20000) AS n
+"""
 
 OTHERS_OF_NOW = (
     OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS, OTHER_TARGETS, OTHER_LETTERS, OTHER_DEPENDENTS,
-    OTHER_DEPENDENCIES,
+    OTHER_DEPENDENCIES, OTHER_LIMITS, OTHER_RATES,
 )  # fmt: skip
 
 
@@ -174,16 +185,9 @@ HISTORY = days("executions", NOW)
 TODAY = days("timers", NOW)
 UP_TO_TODAY = days("timers", NOW - DAY, NOW)
 ANALYZED = [
-    "runs",
-    "jobs",
-    "targets",
-    "dead_letters",
-    "dependents",
-    "dependencies",
-    LEDGER,
-    *HISTORY,
-    *UP_TO_TODAY,
-]
+    "runs", "jobs", "targets", "dead_letters", "dependents", "dependencies", "limits", "rates",
+    LEDGER, *HISTORY, *UP_TO_TODAY,
+]  # fmt: skip
 OWNED = list(range(SHARDS))
 
 
@@ -294,6 +298,23 @@ async def check_pending(made: Explained) -> None:
         assert plan.scans <= {"ledger_start"}, statement
 
 
+async def check_rates(made: Explained) -> None:
+    keys = [f"host:1:{n}" for n in range(1, 100)]
+    wait = rates.LetGo(keys[0], NOW, NOW)
+    for statement, call in {
+        rates.LOCK: lambda tx: rates.lock(tx, keys),
+        rates.MOVE: lambda tx: rates.move(tx, dict.fromkeys(keys, NOW)),
+        rates.STAND: lambda tx: rates.stand(tx, keys),
+        rates.LET_GO: lambda tx: rates.let_go(tx, [wait]),
+        rates.SLOW: lambda tx: rates.slow(tx, keys[0], SECOND, 0.1, SECOND),
+        rates.LIMITED: rates.limited,
+        rates.LIMITS_OF: lambda tx: rates.limits_of(tx, [*keys, "tenant:1"]),
+        rates.BEHIND: lambda tx: rates.behind(tx, "", 100),
+    }.items():
+        plan = await made.plan(statement, call)
+        assert plan.scans <= {"tenants"}, statement
+
+
 async def check_settle(
     made: Explained, statement: str, transition: Transition, tables: set[str]
 ) -> None:
@@ -327,7 +348,7 @@ async def check_dead_letter(made: Explained) -> None:
 
 async def check_due_retries(made: Explained) -> None:
     async with made.store.transaction() as tx:
-        explaining = ExplainingTx(tx, NOW + 60 * SECOND)
+        explaining = ExplainingTx(tx, datetime.now(UTC) + 60 * SECOND)
         assert await runs.retry_due(explaining, 50)
     plan = explaining.plans[runs.RETRIES_DUE]
     assert (plan.indexes, plan.scans) == ({"runs_retry_due", "jobs_pkey"}, set())

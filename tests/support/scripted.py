@@ -18,6 +18,7 @@ from noonday.executors import Sent
 from noonday.loops.admission import Admission
 from noonday.loops.dependents import Dependents
 from noonday.loops.janitor import Janitor
+from noonday.loops.pacing import Pacing
 from noonday.loops.reaper import Reaper
 from noonday.loops.retries import Retries
 from noonday.loops.scheduler import Scheduler
@@ -129,6 +130,10 @@ class Parts:
     def admission(self, *, store: Store | None = None) -> Admission:
         store = store or self._store
         return Admission(store, Metrics(), Wakeups(store), pauses())
+
+    def pacing(self, *, store: Store | None = None) -> Pacing:
+        store = store or self._store
+        return Pacing(store, Metrics(), Wakeups(store))
 
     def janitor(self) -> Janitor:
         return Janitor(self._store, self._blobs, Retention(), leads=lambda: True)

@@ -86,6 +86,9 @@ class Client:
     async def post(self, path: str, json: Any = None, **headers: str) -> Answered:
         return await self.call("POST", path, json, **headers)
 
+    async def patch(self, path: str, json: Any) -> Answered:
+        return await self.call("PATCH", path, json)
+
     async def delete(self, path: str) -> Answered:
         return await self.call("DELETE", path)
 

@@ -34,6 +34,8 @@ from noonday.domain.quotas import Quotas
 from noonday.domain.roles import role_named
 from noonday.store import Row, Tx, api_keys, audit, reports, shards, tenants, workers
 
+SETTINGS = ("max_payload_bytes", "keep_responses", "deliveries_per_sec", *Quotas._fields)
+"""What is on record of a tenant when somebody changes it."""
 NO_STORE = {"Cache-Control": "no-store"}
 """Goes with what is shown once."""
 
@@ -69,6 +71,7 @@ async def create_tenant(request: Request) -> Response:
             tx, made[0], max_payload_bytes=None, keep_responses=wanted.keep_responses
         )
         await _set_quotas(tx, there(await tenants.one(tx, wanted.name)), wanted)
+        await tenants.limit_deliveries(tx, made[0], wanted.deliveries_per_sec)
         row = there(await tenants.one(tx, wanted.name))
         await note(tx, request, "tenant.create", ("tenant", wanted.name), after=_settings(row))
     headers = {"Location": f"/v1/tenants/{wanted.name}", **NO_STORE}
@@ -88,6 +91,8 @@ async def change_tenant(request: Request) -> Response:
         )
         # Read again: by now the row is locked.
         await _set_quotas(tx, there(await tenants.one(tx, found["name"])), wanted)
+        if wanted.deliveries_per_sec is not UNSET:
+            await tenants.limit_deliveries(tx, found["id"], wanted.deliveries_per_sec)
         row = there(await tenants.one(tx, found["name"]))
         before, after = _settings(found), _settings(row)
         await note(tx, request, "tenant.change", ("tenant", found["name"]), before, after)
@@ -96,8 +101,7 @@ async def change_tenant(request: Request) -> Response:
 
 
 def _settings(row: Row) -> dict[str, object]:
-    names = ("max_payload_bytes", "keep_responses", *Quotas._fields)
-    return {name: row[name] for name in names}
+    return {name: row[name] for name in SETTINGS}
 
 
 async def _set_quotas(tx: Tx, found: Row, wanted: TenantBody | TenantChanges) -> None:
@@ -148,6 +152,7 @@ def _tenant(row: Row, secret: bytes | None = None) -> TenantDocument:
         creates_burst=row["creates_burst"],
         create_bytes_per_sec=row["create_bytes_per_sec"],
         max_pending_jobs=row["max_pending_jobs"],
+        deliveries_per_sec=row["deliveries_per_sec"],
         created_at=stamp(row["created_at"]),
         secrets_rotated_at=stamp(row["secrets_rotated_at"]),
         signing_secret=None if secret is None else tenants.written(secret),

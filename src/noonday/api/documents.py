@@ -312,10 +312,11 @@ TargetState = Literal["CLOSED", "OPEN", "HALF_OPEN", "SUSPENDED"]
 
 
 class TargetStateDocument(msgspec.Struct, frozen=True):
-    """The breaker of a host and port, or of one URL there that answered 410."""
+    """The breaker of a host and port, or of one URL there that answered 410; or a host that has a
+    rate and no breaker that ever opened."""
 
     host: str
-    port: int
+    port: Annotated[int | None, _note("Null: all of the host's.")]
     url: Annotated[str | None, _note("Only this URL, shown without its query; null: all of them.")]
     state: Annotated[
         TargetState,
@@ -329,6 +330,19 @@ class TargetStateDocument(msgspec.Struct, frozen=True):
     trips: Annotated[int, _note("How often it opened without having been CLOSED for long.")]
     next_try_at: Annotated[Stamp | None, _note("When an OPEN one is tried again.")]
     held: Annotated[int | None, _note("Runs that it holds up; counted up to 10,000, in lists.")]
+    rate_per_sec: Annotated[
+        float | None, _note("The rate of what is sent to the host, in lists; null: not limited.")
+    ] = None
+    slowed: Annotated[
+        float | None,
+        _note(
+            "The part of the rate that is used now. Each 429 halves it, at most once in 5 seconds "
+            "and down to 1/64; every 10 seconds a 16th comes back."
+        ),
+    ] = None
+    waiting_for_rate: Annotated[
+        int | None, _note("Runs that wait for the host's rate; counted up to 10,000.")
+    ] = None
 
 
 class ResumedDocument(msgspec.Struct, frozen=True):
@@ -374,6 +388,7 @@ class TenantDocument(msgspec.Struct, frozen=True):
     creates_burst: Annotated[int | None, _note("So many of them at once after a pause.")]
     create_bytes_per_sec: Annotated[int | None, _note("Quota of payload bytes posted a second.")]
     max_pending_jobs: Annotated[int | None, _note("Quota of jobs that have not ended.")]
+    deliveries_per_sec: Annotated[float | None, _note("How fast it sends; null: not limited.")]
     created_at: Stamp
     secrets_rotated_at: Stamp
     signing_secret: str | None = None

@@ -27,6 +27,7 @@ from noonday.domain.model import (
 from noonday.domain.target import WEB_PORTS, Endpoint, carries_credentials
 
 MOST_JOBS: Final = 1_000
+MOST_PER_SEC: Final = 100_000
 """Of one batch."""
 
 
@@ -308,6 +309,16 @@ MaxPendingJobs = Annotated[
         description="Jobs that have not ended; with more nothing is created. null: no quota.",
     ),
 ]
+DeliveriesPerSec = Annotated[
+    float,
+    Meta(
+        gt=0,
+        le=MOST_PER_SEC,
+        description="How many requests a second are sent for the tenant, to all its targets "
+        "together and by all workers; null: no limit.",
+        examples=[50],
+    ),
+]
 
 
 class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -331,6 +342,7 @@ class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     creates_burst: CreatesBurst | None = None
     create_bytes_per_sec: CreateBytesPerSec | None = None
     max_pending_jobs: MaxPendingJobs | None = None
+    deliveries_per_sec: DeliveriesPerSec | None = None
 
 
 class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -347,6 +359,7 @@ class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     creates_burst: CreatesBurst | UnsetType | None = UNSET
     create_bytes_per_sec: CreateBytesPerSec | UnsetType | None = UNSET
     max_pending_jobs: MaxPendingJobs | UnsetType | None = UNSET
+    deliveries_per_sec: DeliveriesPerSec | UnsetType | None = UNSET
 
 
 class ApiKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ keys = typer.Typer(no_args_is_help=True, help="Who may call, and what they may d
 
 TENANTS: Final = (
     "id", "name", "max_payload_bytes", "creates_per_sec", "creates_burst", "create_bytes_per_sec",
-    "max_pending_jobs", "keep_responses", "created_at", "secrets_rotated_at",
+    "max_pending_jobs", "deliveries_per_sec", "keep_responses", "created_at", "secrets_rotated_at",
 )  # fmt: skip
 KEYS: Final = ("id", "tenant", "role", "name", "created_at", "expires_at", "revoked_at")
 WORKERS: Final = (
@@ -35,7 +35,7 @@ def _number(text: str) -> float | str:
     try:
         return int(text) if text.lstrip("-").isdigit() else float(text)
     except ValueError:
-        raise typer.BadParameter("must be a number, or none to take the quota away") from None
+        raise typer.BadParameter("must be a number, or none to take it away") from None
 
 
 def _quota(help: str) -> Any:
@@ -46,6 +46,7 @@ CreatesPerSec = Annotated[Any, _quota("Jobs and triggers that may be posted a se
 CreatesBurst = Annotated[Any, _quota("How many of them at once after a pause.")]
 CreateBytesPerSec = Annotated[Any, _quota("Bytes of payload that may be posted a second.")]
 MaxPendingJobs = Annotated[Any, _quota("Jobs that have not ended; with more none is created.")]
+DeliveriesPerSec = Annotated[Any, _quota("Requests that are sent a second, by all workers.")]
 
 
 def _given(**settings: Any) -> dict[str, Any]:
@@ -103,6 +104,7 @@ def change_tenant(
     creates_burst: CreatesBurst = None,
     create_bytes_per_sec: CreateBytesPerSec = None,
     max_pending_jobs: MaxPendingJobs = None,
+    deliveries_per_sec: DeliveriesPerSec = None,
     config: Config = None,
     url: Url = None,
     key: Key = None,
@@ -121,6 +123,7 @@ def change_tenant(
         creates_burst=creates_burst,
         create_bytes_per_sec=create_bytes_per_sec,
         max_pending_jobs=max_pending_jobs,
+        deliveries_per_sec=deliveries_per_sec,
     )
     with connect(config, url, key) as noonday:
         show(noonday.tenants.change(name, **settings), as_json)

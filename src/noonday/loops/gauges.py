@@ -46,8 +46,9 @@ class Gauges:
         """Count once."""
         async with self._store.transaction() as tx:
             rows, held = await gauges.lanes(tx), await gauges.held(tx)
-            horizon = await gauges.horizon(tx)
+            horizon, slowed = await gauges.horizon(tx), await gauges.slowed(tx)
         self._metrics.held_stand_at(held)
+        self._metrics.slowed_stand_at(slowed)
         self._metrics.horizon_stands_at(horizon["age_sec"], horizon["transactions"])
         self._metrics.lanes_stand_at({row["lane"]: self._depth(row) for row in rows})
         if self._leads():

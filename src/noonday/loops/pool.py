@@ -77,6 +77,7 @@ class Pool:
         self._plan = plan
         self._elsewhere = elsewhere
         self._shares = Shares(plan.slots)
+        self._waits: list[float] = []
         self._claimed_at = float("-inf")
         self._put_off = False
         self.serve({})
@@ -119,6 +120,18 @@ class Pool:
         """How many slots to claim for, by lane, of those in which runs wait."""
         now = time.monotonic()
         return self._shares.deal(min(self.free, most), [lane.asking(now) for lane in waiting])
+
+    @property
+    def room(self) -> int:
+        """In how many slots more a run may wait for the instant that a rate gives it: a quarter of
+        them in all, so that those without a rate find slots."""
+        now = time.monotonic()
+        self._waits = [until for until in self._waits if until > now]
+        return max(1, self.slots // 4) - len(self._waits)
+
+    def waits(self, until: float) -> None:
+        """In one slot a run waits for its instant."""
+        self._waits.append(until)
 
     def may_claim(self) -> bool:
         """Whether to claim now; what is too soon is put off, see :meth:`sleep_for`."""

@@ -40,6 +40,7 @@ from noonday.loops.breakers import Breakers
 from noonday.loops.costs import Costs
 from noonday.loops.flight import Flight
 from noonday.loops.pool import Pool, Served
+from noonday.loops.rates import Rates
 from noonday.loops.settling import Settling
 from noonday.store import (
     Row,
@@ -135,6 +136,7 @@ class Worker:
         self._lanes = Lanes(store)
         self.breakers = Breakers(store, metrics, pauses)
         self.costs = Costs(store, self._ranker.cost)
+        self.rates = Rates(store, metrics)
         self.settling = Settling(store, metrics, self._flights, backlogs)
         self.beats = Beats(beat_store, id, name, metrics, self._flights, self.pools)
         self.wake_claim: Callable[[str], None] = _nobody
@@ -214,7 +216,7 @@ class Worker:
         asked, used = pool.claiming(lane), lane.floors.each()
         try:
             async with self._store.transaction() as tx:
-                took = await self._take(tx, lane, used, limit, asked)
+                took = await self._take(tx, pool, lane, used, limit, asked)
         except _NothingClaimed as nothing:
             lane.in_doubt, lane.more = False, nothing.more
             return 0
@@ -234,7 +236,13 @@ class Worker:
         return len(took.taken)
 
     async def _take(
-        self, tx: Tx, lane: Served, used: Sequence[Span], limit: int, asked: float
+        self,
+        tx: Tx,
+        pool: Pool,
+        lane: Served,
+        used: Sequence[Span],
+        limit: int,
+        asked: float,
     ) -> _Took:
         """Claim as much as the lane lets; raises :class:`_NothingClaimed` when that is nothing."""
         entry = await lanes.enter(tx, lane.name, limit)
@@ -248,11 +256,18 @@ class Worker:
         taken = [_taken(row, asked) for row in claimed.rows]
         for each in taken:
             each.flight.capped = entry.spans is not None
-        held = await self.breakers.hold(tx, [each.flight for each in taken])
+        held = await self._hold(tx, [each.flight for each in taken], pool)
         clock = await lanes.as_entered(tx, lane.name, entry)
         if clock is None:
             raise _NothingClaimed(more=True)
         return _Took(claimed, taken, held, clock)
+
+    async def _hold(self, tx: Tx, flights: Sequence[Flight], pool: Pool) -> set[Held]:
+        """Put back what may not be sent now; which."""
+        held = await self.breakers.hold(tx, flights)
+        # Last of all: whoever takes of the same rate waits for this transaction to end.
+        free = [flight for flight in flights if flight.held not in held]
+        return held | await self.rates.hold(tx, free, pool.room)
 
     def _note_ranks(self, lane: str, rows: Sequence[Row]) -> None:
         for row in rows:
@@ -293,6 +308,8 @@ class Worker:
         lane.began()
         if flight.lease.attempt == 1:
             self._metrics.started((flight.lease.leased_at - flight.lease.due_at).total_seconds())
+        if flight.not_before is not None:
+            pool.waits(flight.not_before)
         flight.task = asyncio.create_task(self._carry_out(*taken))
         flight.task.add_done_callback(lambda task: self._landed(flight, task, pool, lane))
         flight.watch(self.beats.overdue)
@@ -309,8 +326,10 @@ class Worker:
             return Outcome(OutcomeKind.TRANSIENT, error=str(error))
         except StoreUnavailable:
             return Outcome(OutcomeKind.NOT_SENT)
+        await flight.wait()
         outcome = await self._execute(flight, attempt)
         self.breakers.note(flight, outcome)
+        self.rates.note(flight, outcome)
         return outcome
 
     async def _execute(self, flight: Flight, attempt: Attempt) -> Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from noonday.store import Row, Tx
+from noonday.store import Row, Tx, rates
 
 LANES: Final = """
 SELECT l.name AS lane, l.objective_sec, l.paused_at IS NOT NULL AS paused,
@@ -51,6 +51,17 @@ HELD: Final = "SELECT hold, count(*) AS runs FROM runs WHERE hold_key IS NOT NUL
 async def held(tx: Tx) -> dict[str, int]:
     """How many runs are held, by the kind of hold."""
     return {row["hold"]: row["runs"] for row in await tx.rows(HELD)}
+
+
+SLOWED: Final = f"""
+SELECT count(*) FROM rates WHERE slowed < 1 AND {rates.SLOWED.format(now="$1")} < 1
+"""
+
+
+async def slowed(tx: Tx) -> int:
+    """How many hosts are called more slowly than their rates say, since they asked for it."""
+    count: int = await tx.value(SLOWED, tx.now)
+    return count
 
 
 # What was deleted since any of these began is still there for it to see, and every scan passes it.

@@ -278,6 +278,7 @@ CREATE TABLE limits (
     CONSTRAINT limits_kind_check CHECK ((kind = ANY (ARRAY['host'::text, 'key'::text]))),
     CONSTRAINT limits_max_running_check CHECK ((max_running >= 0))
 );
+CREATE INDEX limits_rates ON limits USING btree (key) WHERE (rate_per_sec IS NOT NULL);
 CREATE INDEX limits_tenant ON limits USING btree (tenant_id, kind, name);
 
 CREATE TABLE occurrences (
@@ -352,6 +353,7 @@ CREATE TABLE rates (
     next_at   timestamp with time zone NOT NULL,
     slowed    double precision NOT NULL DEFAULT 1,
     slowed_at timestamp with time zone,
+    let_go_at timestamp with time zone,
     CONSTRAINT rates_pkey PRIMARY KEY (key),
     CONSTRAINT rates_slowed_check CHECK (((slowed > (0)::double precision) AND (slowed <= (1)::double precision)))
 ) WITH (fillfactor=50);
@@ -432,6 +434,7 @@ CREATE INDEX runs_claim ON runs USING btree (lane, priority, rank) WHERE claimab
 CREATE INDEX runs_hold_key ON runs USING btree (hold_key, priority, ready_at) WHERE (hold_key IS NOT NULL);
 CREATE INDEX runs_host_cap ON runs USING btree (host_cap) WHERE ((host_cap IS NOT NULL) AND claimable);
 CREATE INDEX runs_key_cap ON runs USING btree (key_cap) WHERE key_slot;
+CREATE INDEX runs_rates ON runs USING btree (hold_key) WHERE (hold = 'rate'::text);
 CREATE INDEX runs_retry_due ON runs USING btree (retry_at) WHERE (retry_at IS NOT NULL);
 CREATE INDEX runs_tenant_cap ON runs USING btree (tenant_cap) WHERE ((tenant_cap IS NOT NULL) AND claimable);
 
@@ -499,6 +502,7 @@ CREATE TABLE tenants (
     CONSTRAINT tenants_max_running_check CHECK ((max_running >= 0)),
     CONSTRAINT tenants_weight_check CHECK ((weight > (0)::double precision))
 );
+CREATE INDEX tenants_rates ON tenants USING btree (id) WHERE (deliveries_per_sec IS NOT NULL);
 CREATE INDEX tenants_weight ON tenants USING btree (id) WHERE (weight <> (1)::double precision);
 
 CREATE TABLE timers (

@@ -48,7 +48,7 @@ async def create(
 _SHOWN: Final = (
     "id, name, max_payload_bytes, keep_responses, cardinality(signing_secrets) AS secrets, "
     "secrets_rotated_at, created_at, "
-    "creates_per_sec, creates_burst, create_bytes_per_sec, max_pending_jobs"
+    "creates_per_sec, creates_burst, create_bytes_per_sec, max_pending_jobs, deliveries_per_sec"
 )
 
 ONE: Final = f"SELECT {_SHOWN} FROM tenants WHERE name = $1"
@@ -97,6 +97,14 @@ async def set_quotas(tx: Tx, tenant_id: int, quotas: Quotas) -> None:
         await pending.unwatch(tx, tenant_id)
     else:
         await pending.watch(tx, tenant_id)
+
+
+LIMIT_DELIVERIES: Final = "UPDATE tenants SET deliveries_per_sec = $2 WHERE id = $1"
+
+
+async def limit_deliveries(tx: Tx, tenant_id: int, per_sec: float | None) -> None:
+    """How many requests a second are sent for a tenant; None is without limit."""
+    await tx.execute(LIMIT_DELIVERIES, tenant_id, per_sec)
 
 
 KEEPS_RESPONSES: Final = "SELECT keep_responses FROM tenants WHERE id = $1"

@@ -66,8 +66,13 @@ CREATE TABLE rates (
     key       text PRIMARY KEY,                           -- `host:…` as in limits, `tenant:<id>`, …
     next_at   timestamptz NOT NULL,                       -- when the next one conforms
     slowed    double precision NOT NULL DEFAULT 1 CHECK (slowed > 0 AND slowed <= 1),
-    slowed_at timestamptz                                 -- when `slowed` was changed last
+    slowed_at timestamptz,                                -- when `slowed` was changed last
+    let_go_at timestamptz                                 -- up to when runs on hold for it were let go
 ) WITH (fillfactor = 50);
+-- What has a rate, and what waits for one: each process reads these every second or two.
+CREATE INDEX limits_rates ON limits (key) WHERE rate_per_sec IS NOT NULL;
+CREATE INDEX tenants_rates ON tenants (id) WHERE deliveries_per_sec IS NOT NULL;
+CREATE INDEX runs_rates ON runs (hold_key) WHERE hold = 'rate';
 
 ALTER TABLE jobs ADD COLUMN concurrency_key text;
 

@@ -14,8 +14,9 @@ tenants = typer.Typer(no_args_is_help=True, help="Who shares this service.")
 keys = typer.Typer(no_args_is_help=True, help="Who may call, and what they may do.")
 
 TENANTS: Final = (
-    "id", "name", "max_payload_bytes", "creates_per_sec", "creates_burst", "create_bytes_per_sec",
-    "max_pending_jobs", "keep_responses", "created_at", "secrets_rotated_at",
+    "id", "name", "max_running", "weight", "max_payload_bytes", "creates_per_sec", "creates_burst",
+    "create_bytes_per_sec", "max_pending_jobs", "keep_responses", "created_at",
+    "secrets_rotated_at",
 )  # fmt: skip
 KEYS: Final = ("id", "tenant", "role", "name", "created_at", "expires_at", "revoked_at")
 WORKERS: Final = (
@@ -35,7 +36,7 @@ def _number(text: str) -> float | str:
     try:
         return int(text) if text.lstrip("-").isdigit() else float(text)
     except ValueError:
-        raise typer.BadParameter("must be a number, or none to take the quota away") from None
+        raise typer.BadParameter("must be a number, or none to take the limit away") from None
 
 
 def _quota(help: str) -> Any:
@@ -46,6 +47,7 @@ CreatesPerSec = Annotated[Any, _quota("Jobs and triggers that may be posted a se
 CreatesBurst = Annotated[Any, _quota("How many of them at once after a pause.")]
 CreateBytesPerSec = Annotated[Any, _quota("Bytes of payload that may be posted a second.")]
 MaxPendingJobs = Annotated[Any, _quota("Jobs that have not ended; with more none is created.")]
+MaxRunning = Annotated[Any, _quota("Its runs that are carried out at a time.")]
 
 
 def _given(**settings: Any) -> dict[str, Any]:
@@ -103,6 +105,10 @@ def change_tenant(
     creates_burst: CreatesBurst = None,
     create_bytes_per_sec: CreateBytesPerSec = None,
     max_pending_jobs: MaxPendingJobs = None,
+    max_running: MaxRunning = None,
+    weight: Annotated[
+        float | None, typer.Option(help="Its part of the slots, against other tenants'.")
+    ] = None,
     config: Config = None,
     url: Url = None,
     key: Key = None,
@@ -117,6 +123,8 @@ def change_tenant(
     settings = _given(
         keep_responses=keep_responses,
         max_payload_bytes=max_payload_bytes,
+        weight=weight,
+        max_running=max_running,
         creates_per_sec=creates_per_sec,
         creates_burst=creates_burst,
         create_bytes_per_sec=create_bytes_per_sec,

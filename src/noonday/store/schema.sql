@@ -416,6 +416,7 @@ CREATE INDEX runs_host_cap ON runs USING btree (host_cap) WHERE ((host_cap IS NO
 CREATE INDEX runs_key_cap ON runs USING btree (key_cap) WHERE key_slot;
 CREATE INDEX runs_retry_due ON runs USING btree (retry_at) WHERE (retry_at IS NOT NULL);
 CREATE INDEX runs_tenant_cap ON runs USING btree (tenant_cap) WHERE ((tenant_cap IS NOT NULL) AND claimable);
+CREATE INDEX runs_waiting ON runs USING btree (hold_key COLLATE "C", priority, ready_at, job_id, occurrence_at) WHERE (hold_key IS NOT NULL);
 
 CREATE TABLE schema_migrations (
     number     integer NOT NULL,
@@ -471,6 +472,7 @@ CREATE TABLE tenants (
     creates_burst        integer,
     create_bytes_per_sec integer,
     max_pending_jobs     integer,
+    caps_changed_at      timestamp with time zone,
     CONSTRAINT tenants_pkey PRIMARY KEY (id),
     CONSTRAINT tenants_name_key UNIQUE (name),
     CONSTRAINT tenants_create_bytes_per_sec_check CHECK ((create_bytes_per_sec > 0)),
@@ -481,6 +483,7 @@ CREATE TABLE tenants (
     CONSTRAINT tenants_max_running_check CHECK ((max_running >= 0)),
     CONSTRAINT tenants_weight_check CHECK ((weight > (0)::double precision))
 );
+CREATE INDEX tenants_caps_changed ON tenants USING btree (caps_changed_at) WHERE (caps_changed_at IS NOT NULL);
 
 CREATE TABLE timers (
     job_id           uuid NOT NULL,

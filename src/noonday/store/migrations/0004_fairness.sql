@@ -145,3 +145,10 @@ CREATE TABLE pending_counts (
     ended      integer NOT NULL,                          -- jobs that ended
     PRIMARY KEY (tenant_id, process_id, since)
 ) WITH (fillfactor = 50);
+-- Caps: what waits for a slot is found in its order, however many of it came at the same instant.
+-- (Compared byte by byte, keys that begin alike stand together. The index from before serves the
+-- release before; a later one drops it.)
+CREATE INDEX runs_waiting ON runs (hold_key COLLATE "C", priority, ready_at, job_id, occurrence_at)
+    WHERE hold_key IS NOT NULL;
+ALTER TABLE tenants ADD COLUMN caps_changed_at timestamptz;  -- its own cap, or one of its limits
+CREATE INDEX tenants_caps_changed ON tenants (caps_changed_at) WHERE caps_changed_at IS NOT NULL;

@@ -323,6 +323,37 @@ def _lane(name: str) -> str:
     return f"/v1/lanes/{_segment(name)}"
 
 
+class Limits(Resource[_D_co, _I_co]):
+    """What the tenant's hosts and concurrency keys are limited to."""
+
+    def list(self) -> _I_co:
+        """The tenant's own cap, then its limits, each with the slots in use and who waits."""
+        return self._pages(_read("/v1/limits"))
+
+    def set_host(
+        self, host: str, *, max_running: int | None = None, rate_per_sec: float | None = None
+    ) -> _D_co:
+        """Limit runs that call a host: how many at a time, how many in a second. None: any."""
+        body = {"max_running": max_running, "rate_per_sec": rate_per_sec}
+        return self._put("hosts", host, body)
+
+    def set_key(self, key: str, *, max_running: int | None) -> _D_co:
+        """How many runs of a concurrency key are carried out at a time. None: any number."""
+        return self._put("keys", key, {"max_running": max_running})
+
+    def clear_host(self, host: str) -> _D_co:
+        """Take a host's limits away."""
+        return self._send(Call("DELETE", f"/v1/limits/hosts/{_segment(host)}", repeatable=True))
+
+    def clear_key(self, key: str) -> _D_co:
+        """Have a concurrency key carried out one at a time, as if nothing had been said."""
+        return self._send(Call("DELETE", f"/v1/limits/keys/{_segment(key)}", repeatable=True))
+
+    def _put(self, kind: str, name: str, body: Document) -> _D_co:
+        path = f"/v1/limits/{kind}/{_segment(name)}"
+        return self._send(Call("PUT", path, body=body, repeatable=True))
+
+
 class Tenants(Resource[_D_co, _I_co]):
     """For admins: who shares this service."""
 
@@ -331,9 +362,9 @@ class Tenants(Resource[_D_co, _I_co]):
         return self._pages(_read("/v1/tenants"))
 
     def change(self, name: str, **settings: Any) -> _D_co:
-        """Change settings: ``max_payload_bytes``, ``keep_responses``, and the quotas
-        ``creates_per_sec``, ``creates_burst``, ``create_bytes_per_sec``, ``max_pending_jobs`` and
-        ``deliveries_per_sec``, of which None takes one away."""
+        """Change settings: ``max_payload_bytes``, ``keep_responses``, ``weight``; ``max_running``,
+        ``deliveries_per_sec`` and the quotas ``creates_per_sec``, ``creates_burst``,
+        ``create_bytes_per_sec`` and ``max_pending_jobs``, of which None takes one away."""
         path = f"/v1/tenants/{_segment(name)}"
         return self._send(Call("PATCH", path, body=settings, repeatable=True))
 
@@ -406,6 +437,7 @@ class _Api(Generic[_D_co, _I_co]):
         self.dlq: DeadLetters[_D_co, _I_co] = DeadLetters(sender)
         self.targets: Targets[_D_co, _I_co] = Targets(sender)
         self.lanes: Lanes[_D_co, _I_co] = Lanes(sender)
+        self.limits: Limits[_D_co, _I_co] = Limits(sender)
         self.replays: Replays[_D_co, _I_co] = Replays(sender)
         self.tenants: Tenants[_D_co, _I_co] = Tenants(sender)
         self.api_keys: ApiKeys[_D_co, _I_co] = ApiKeys(sender)

@@ -39,6 +39,7 @@ from noonday.executors.http import HttpExecutor
 from noonday.executors.posting import Poster
 from noonday.loops import Loop
 from noonday.loops.admission import PAUSE_SEC, Admission
+from noonday.loops.admitting import Admitting
 from noonday.loops.alerts import Alerts
 from noonday.loops.costs import TELL_SEC
 from noonday.loops.dependents import LOOK_SEC, Dependents
@@ -46,6 +47,7 @@ from noonday.loops.fairness import REFRESH_SEC, Fairness
 from noonday.loops.flight import BEAT_SEC
 from noonday.loops.gauges import Gauges
 from noonday.loops.janitor import Janitor
+from noonday.loops.marking import Marking
 from noonday.loops.operations import Operations
 from noonday.loops.pacing import LONGEST_SEC, Pacing
 from noonday.loops.pending import Recount
@@ -147,6 +149,7 @@ async def api(node: Node) -> None:
     """HTTP in."""
     settings = node.settings
     node.loop("report", _reporter(node), pause_sec=REPORT_SEC, steady=True)
+    _admitting(node)
     context = AppContext(
         store=node.store,
         blobs=node.blobs(),
@@ -189,6 +192,9 @@ async def scheduler(node: Node) -> None:
     node.loop("dependents sweep", dependents.look, pause_sec=LOOK_SEC, steady=True)
     pacing = Pacing(store, metrics, node.wakeups)
     node.loop("pacing", pacing.tick, pause_sec=LONGEST_SEC, steady=True, sleep_for=pacing.sleep_for)
+    admitting = _admitting(node)
+    node.loop("caps sweep", admitting.sweep, pause_sec=1.0, steady=True)
+    node.loop("caps marking", Marking(store).tick, pause_sec=1.0, steady=True)
     reaper = Reaper(store, metrics, node.wakeups, backlogs)
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
     bulk = Operations(store, backlogs)
@@ -209,6 +215,13 @@ async def scheduler(node: Node) -> None:
     recount = Recount(store, metrics, leads=lambda: 0 in part.epochs)
     node.loop("recount", recount.tick, pause_sec=1.0, steady=True)
     _alerts(node, leads=lambda: 0 in part.epochs)
+
+
+def _admitting(node: Node) -> Admitting:
+    """Slots are given by every process that frees one, or has runs wait for one."""
+    admitting = Admitting(node.store, node.metrics, node.wakeups)
+    admitting.wake = node.loop("caps", admitting.tick).wake
+    return admitting
 
 
 def _alerts(node: Node, leads: Callable[[], bool]) -> None:
@@ -274,6 +287,14 @@ async def worker(node: Node) -> None:
     part.wake_claim = lambda name: claims[name].wake()
     part.settling.made_room = node.wakeups.runs
     node.loop("costs", part.costs.tick, pause_sec=TELL_SEC, steady=True)
+    admitting = _admitting(node)
+
+    def admitted() -> None:
+        node.wakeups.runs()
+        for claim in claims.values():  # no need to hear it from ourselves
+            claim.wake()
+
+    admitting.admitted = admitted
     node.loop("claim sweep", part.sweep, pause_sec=10.0, steady=True)
     node.stack.push_async_callback(part.stop, settings.worker_grace_sec)
 

@@ -418,7 +418,8 @@ class Metrics:
         self._held(kind).inc(count)
 
     def admitted(self, why: str, count: int = 1) -> None:
-        """Held runs may be claimed again: to try a target, in a ramp, or as strays."""
+        """Held runs may be claimed again: to try a target, in a ramp, as strays, or since there is
+        a slot; ``slot_found`` are those whom nobody had told of it."""
         if count:
             self._admitted(why).inc(count)
 

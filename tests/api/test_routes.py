@@ -68,6 +68,11 @@ CASES = {
     "get_dead_letter": Case(thing="letter", missing=MISSING_RUN),
     "list_targets": Case(),
     "resume_target": Case(missing="nobody.example"),
+    "list_limits": Case(),
+    "limit_host": Case({"max_running": 3}),
+    "free_host": Case(missing="nobody.example"),
+    "limit_key": Case({"max_running": 3}),
+    "free_key": Case(missing="nobody"),
     "discard_dead_letter": Case(thing="letter", missing=MISSING_RUN, query="?reason=x"),
     "list_replays": Case(),
     "create_replay": Case({"filter": {"reason": "killed"}}),
@@ -113,6 +118,7 @@ def path_of(route: Route, things: Things) -> str:
         route.path.replace("{name}", "alpha")
         .replace("{id}", "0123456789abcdef")
         .replace("{host}", "x.example")
+        .replace("{key}", "invoices")
     )
 
 
@@ -143,6 +149,7 @@ async def state_of(store: Store) -> Any:
             "tenants",
             "api_keys",
             "lanes",
+            "limits",
         )
     ]
 

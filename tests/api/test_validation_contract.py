@@ -67,16 +67,25 @@ FIELDS: list[tuple[str, dict[Any, str | None]]] = [
     ("/lane", {**dict.fromkeys(READY_MADE), "own": "unknown_lane", "Default": "unknown_lane"}),
     ("/on_unknown", {"retry": None, "dead_letter": None}),
     ("/cancel_url", {None: None, "https://example.com/cancel": None}),
-    ("/concurrency_key", {None: None, "billing-eu": LATER, "": LATER}),
+    (
+        "/concurrency_key",
+        {
+            **dict.fromkeys((None, "billing-eu", "a b/c", "ü", "k" * 200)),
+            **dict.fromkeys(("", "k" * 201), "wrong_length"),
+            **dict.fromkeys(("a\n", "\x7f", "a\u2028"), "invalid"),
+            5: "wrong_type",
+        },
+    ),
 ]
 
 
 def test_the_example_of_the_contract_is_refused_for_what_is_not_carried_out_alone() -> None:
-    assert faults(CONTRACT) == {"/concurrency_key": LATER}
+    assert faults(CONTRACT) == {}
 
 
 def test_without_that_it_is_carried_out_as_it_says() -> None:
-    request = job(CONTRACT | {"concurrency_key": None})
+    request = job(CONTRACT)
+    assert request.concurrency_key == "billing-eu"
     assert request.payload == b'{"ledger": "eu"}'
     assert request.labels == CONTRACT["labels"]
 

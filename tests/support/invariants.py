@@ -88,7 +88,7 @@ async def broken(store: Store) -> dict[str, list[dict[str | int, object]]]:
 
 WIPED = (
     "runs", "timers", "occurrences", "executions", "dead_letters", "jobs", "targets",
-    "dependencies", "dependents", "endings",
+    "dependencies", "dependents", "endings", "limits",
 )  # fmt: skip
 
 

@@ -28,6 +28,8 @@ class Answer:
     body: bytes = b""
     hold: bool = False
     """Wait for ``release`` before answering."""
+    delay_sec: float = 0
+    """What it does takes so long."""
     drop: Literal["no", "before", "within"] = "no"
     """Cut the connection before the answer, or within its body."""
 
@@ -153,6 +155,7 @@ class RecordingReceiver:
         answer = answers[0] if len(answers) == 1 else answers.popleft()
         if answer.hold and not await self._held(reader):
             raise ConnectionResetError
+        await asyncio.sleep(answer.delay_sec)
         if answer.drop == "before":
             writer.transport.abort()
             return False

@@ -16,6 +16,7 @@ from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
 from noonday.domain.pools import Pool
 from noonday.executors import Sent
 from noonday.loops.admission import Admission
+from noonday.loops.admitting import Admitting
 from noonday.loops.dependents import Dependents
 from noonday.loops.janitor import Janitor
 from noonday.loops.pacing import Pacing
@@ -135,6 +136,10 @@ class Parts:
         store = store or self._store
         return Pacing(store, Metrics(), Wakeups(store))
 
+    def admitting(self, *, store: Store | None = None) -> Admitting:
+        store = store or self._store
+        return Admitting(store, Metrics(), Wakeups(store))
+
     def janitor(self) -> Janitor:
         return Janitor(self._store, self._blobs, Retention(), leads=lambda: True)
 
@@ -158,7 +163,9 @@ async def carry_out(worker: Worker) -> int:
     return await worker.settling.tick()
 
 
-def counted(part: Worker | Scheduler | Reaper | Admission | Dependents, name: str) -> float:
+def counted(
+    part: Worker | Scheduler | Reaper | Admission | Admitting | Dependents, name: str
+) -> float:
     """The sum over all labels of a counter, ``noonday_<name>_total``."""
     text = part._metrics.render().decode()
     found = re.findall(rf"^noonday_{name}_total(?:{{.*}})? (.*)$", text, re.MULTILINE)

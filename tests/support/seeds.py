@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import msgspec
 import uuid_utils.compat
 
+from noonday.domain.caps import host_cap
 from noonday.domain.lane_clock import LaneClock
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
@@ -28,7 +29,8 @@ from noonday.domain.model import (
 )
 from noonday.domain.ranking import Band, Floors, Range, Span
 from noonday.domain.schedule import jitter
-from noonday.store import Row, Tx, jobs, occurrences, runs, settlements, shards, timers
+from noonday.store import Row, Tx, jobs, limits, occurrences, runs, settlements, shards, timers
+from noonday.store.limits import Limit
 from noonday.store.occurrences import Entry, Fired, Opening
 from noonday.store.runs import Held
 from noonday.store.settlements import Settlement
@@ -111,13 +113,20 @@ async def ready(
     lease_sec: int = LEASE_SEC,
     tenant: int = TENANT,
     url: str | None = None,
+    host: str = "127.0.0.1",
+    key: str | None = None,
 ) -> list[RunKey]:
-    """One-off jobs that are due now, each with its READY run."""
+    """One-off jobs that are due now, each with its READY run; held, if it has a cap."""
     now = await tx.clock()
     spec = spec_of(Once(now), policy=policy, lease_sec=lease_sec, url=url)
-    made = [new_job(spec, now, lane=lane, priority=priority, tenant=tenant) for _ in range(count)]
+    job = new_job(spec, now, lane=lane, priority=priority, tenant=tenant)
+    job = job._replace(target_host=host, concurrency_key=key)
+    made = [job._replace(id=job_id()) for _ in range(count)]
     await jobs.insert(tx, made)
-    opened = [Opening(job.id, now, Kind.SCHEDULE, tenant, now, 1, lane, priority) for job in made]
+    opened = [
+        Opening(each.id, now, Kind.SCHEDULE, tenant, now, 1, lane, priority, None, host, key)
+        for each in made
+    ]
     assert await occurrences.open_now(tx, opened, now) == count
     return [RunKey(job.id, Kind.SCHEDULE, now) for job in made]
 
@@ -141,13 +150,36 @@ async def claim(
     return claimed.rows
 
 
-async def hold(tx: Tx, run: RunKey) -> None:
+async def hold(tx: Tx, run: RunKey, kind: str = "lane", key: str = HOLD_KEY) -> None:
     """Hold a READY run back."""
     await tx.execute(
-        "UPDATE runs SET hold = 'lane', hold_key = $2, claimable = false WHERE job_id = $1",
-        run.job_id,
-        HOLD_KEY,
-    )
+        "UPDATE runs SET hold = $2, hold_key = $3, claimable = false WHERE job_id = $1",
+        run.job_id, kind, key,
+    )  # fmt: skip
+
+
+async def cap(tx: Tx, run: RunKey, most: int) -> str:
+    """Have a run count against a cap of its host that was set just now; its key."""
+    name = host_cap(TENANT, "capped")
+    await limits.put(tx, TENANT, "host", "capped", Limit(most))
+    await tx.execute("UPDATE runs SET host_cap = $2 WHERE job_id = $1", run.job_id, name)
+    return name
+
+
+async def tenant(tx: Tx, id: int = TENANT, max_running: int | None = None) -> None:
+    """A tenant of that id, perhaps with a cap on all its runs."""
+    await tx.execute(
+        """INSERT INTO tenants (id, name, signing_secrets, secrets_rotated_at, created_at,
+                                max_running)
+           OVERRIDING SYSTEM VALUE VALUES ($1, $2, '{}', now(), now(), $3)
+           ON CONFLICT (id) DO UPDATE SET max_running = $3""",
+        id, f"tenant {id}", max_running,
+    )  # fmt: skip
+
+
+async def limit(tx: Tx, kind: str, name: str, most: int | None) -> None:
+    """Limit a host or a key of the tenant."""
+    await limits.put(tx, TENANT, kind, name, Limit(most))
 
 
 def held(run: RunKey, lease_version: int = 1) -> Held:

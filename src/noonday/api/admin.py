@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import cast
+from typing import Final, cast
 from uuid import UUID
 
 import msgspec
@@ -30,11 +30,27 @@ from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
 from noonday.api.reading import Fault
 from noonday.api.schemas import ApiKeyBody, TenantBody, TenantChanges
+from noonday.domain.caps import tenant_cap
 from noonday.domain.quotas import Quotas
 from noonday.domain.roles import role_named
-from noonday.store import Row, Tx, api_keys, audit, reports, shards, tenants, workers
+from noonday.store import (
+    Row,
+    Tx,
+    api_keys,
+    audit,
+    caps,
+    limits,
+    locks,
+    reports,
+    shards,
+    tenants,
+    workers,
+)
 
-SETTINGS = ("max_payload_bytes", "keep_responses", "deliveries_per_sec", *Quotas._fields)
+SETTINGS: Final = (
+    "max_payload_bytes", "keep_responses", "max_running", "weight", "deliveries_per_sec",
+    *Quotas._fields,
+)  # fmt: skip
 """What is on record of a tenant when somebody changes it."""
 NO_STORE = {"Cache-Control": "no-store"}
 """Goes with what is shown once."""
@@ -68,10 +84,12 @@ async def create_tenant(request: Request) -> Response:
         if made is None:
             raise Problem(409, "already_exists", "There is a tenant of this name.")
         await tenants.change(
-            tx, made[0], max_payload_bytes=None, keep_responses=wanted.keep_responses
+            tx, made[0], keep_responses=wanted.keep_responses, weight=wanted.weight
         )
         await _set_quotas(tx, there(await tenants.one(tx, wanted.name)), wanted)
         await tenants.limit_deliveries(tx, made[0], wanted.deliveries_per_sec)
+        if wanted.max_running is not None:
+            await limits.put_own(tx, made[0], wanted.max_running)
         row = there(await tenants.one(tx, wanted.name))
         await note(tx, request, "tenant.create", ("tenant", wanted.name), after=_settings(row))
     headers = {"Location": f"/v1/tenants/{wanted.name}", **NO_STORE}
@@ -83,11 +101,16 @@ async def change_tenant(request: Request) -> Response:
     wanted = await bodies.parsed(request, TenantChanges)
     async with context_of(request).store.transaction() as tx:
         found = await _named_tenant(tx, request)
+        if wanted.max_running is not UNSET:
+            await locks.own_tenant(tx, found["id"])
+            await limits.put_own(tx, found["id"], wanted.max_running)
+            await caps.put_back(tx, found["id"], tenant_cap(found["id"]))
         await tenants.change(
             tx,
             found["id"],
             max_payload_bytes=wanted.max_payload_bytes,
             keep_responses=wanted.keep_responses,
+            weight=wanted.weight,
         )
         # Read again: by now the row is locked.
         await _set_quotas(tx, there(await tenants.one(tx, found["name"])), wanted)
@@ -153,6 +176,8 @@ def _tenant(row: Row, secret: bytes | None = None) -> TenantDocument:
         create_bytes_per_sec=row["create_bytes_per_sec"],
         max_pending_jobs=row["max_pending_jobs"],
         deliveries_per_sec=row["deliveries_per_sec"],
+        max_running=row["max_running"],
+        weight=row["weight"],
         created_at=stamp(row["created_at"]),
         secrets_rotated_at=stamp(row["secrets_rotated_at"]),
         signing_secret=None if secret is None else tenants.written(secret),

@@ -18,6 +18,7 @@ from noonday.api import (
     dlq,
     jobs,
     lanes,
+    limits,
     operations,
     posting,
     public,
@@ -36,6 +37,7 @@ from noonday.api.documents import (
     ExecutionDocument,
     JobDocument,
     LaneDocument,
+    LimitDocument,
     OccurrenceDocument,
     OperationDocument,
     Page,
@@ -86,6 +88,8 @@ from noonday.api.schemas import (
     BatchBody,
     BulkCancelBody,
     CancelBody,
+    HostLimitBody,
+    KeyLimitBody,
     LaneBody,
     TenantBody,
     TenantChanges,
@@ -178,6 +182,20 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/targets/{host}/resume", "resume_target", OPERATOR,
           "Let the runs of a host go on, those to its suspended URLs too", targets.resume,
           Answer(200, "What was resumed.", ResumedDocument), None, (), (409,)),
+    Route("GET", "/v1/limits", "list_limits", VIEWER,
+          "List what the tenant, its hosts and its concurrency keys are limited to", limits.page,
+          Answer(200, "A page; the tenant itself comes first.", Page[LimitDocument], _LISTED),
+          None, PAGE, (400,)),
+    Route("PUT", "/v1/limits/hosts/{host}", "limit_host", OPERATOR, "Limit runs that call a host",
+          limits.put_host, Answer(200, "As it is limited now.", LimitDocument), HostLimitBody),
+    Route("DELETE", "/v1/limits/hosts/{host}", "free_host", OPERATOR, "Take a host's limits away",
+          limits.free_host, Answer(200, "As it is limited now: not at all.", LimitDocument)),
+    Route("PUT", "/v1/limits/keys/{key}", "limit_key", OPERATOR,
+          "Say how many runs of a concurrency key are carried out at a time", limits.put_key,
+          Answer(200, "As it is limited now.", LimitDocument), KeyLimitBody),
+    Route("DELETE", "/v1/limits/keys/{key}", "free_key", OPERATOR,
+          "Have a concurrency key carried out one at a time, as if nothing had been said",
+          limits.free_key, Answer(200, "As it is limited now: to 1.", LimitDocument)),
     Route("DELETE", "/v1/dlq/{id}", "discard_dead_letter", OPERATOR,
           "Lay a dead letter aside for good", dlq.discard,
           Answer(200, "The dead letter, discarded.", DeadLetterDocument), None, (WHY,), (409,)),
@@ -262,7 +280,7 @@ def _by_path() -> dict[str, list[Route]]:
 
 
 def _path(path: str, routes: Sequence[Route]) -> Path:
-    """All methods of a path together, so that a 405 can name them all."""
+    """All methods of a path together, so that a 405 can name them all. (A key may have slashes.)"""
     endpoints = {route.method: _endpoint(route) for route in routes}
     if "GET" in endpoints:
         endpoints["HEAD"] = endpoints["GET"]
@@ -270,7 +288,7 @@ def _path(path: str, routes: Sequence[Route]) -> Path:
     async def endpoint(request: Request) -> Response:
         return await endpoints[request.method](request)
 
-    return Path(path, endpoint, methods=list(endpoints))
+    return Path(path.replace("{key}", "{key:path}"), endpoint, methods=list(endpoints))
 
 
 def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:

@@ -204,7 +204,7 @@ def _lay_out(
     elif planned.fire is not None:
         opening = Opening(
             job_id, planned.fire, Kind.SCHEDULE, tenant_id, planned.fire + delay, 1,
-            request.lane, request.priority,
+            request.lane, request.priority, None, request.target_host, request.concurrency_key,
         )  # fmt: skip
     # What is out of its grace already has a timer too: the scheduler's tick records the miss.
     if waiting is None:
@@ -283,6 +283,7 @@ def _new_job(
         content_type=request.content_type,
         traceparent=order.traceparent,
         after=_encode(request.after).decode() if request.after.jobs else None,
+        concurrency_key=request.concurrency_key,
     )
 
 

@@ -194,7 +194,7 @@ class JobDocument(msgspec.Struct, frozen=True):
     waits_for: Annotated[
         list[str], _note("Of the jobs in `after`, those that have not ended, up to 20.")
     ]
-    concurrency_key: None = None
+    concurrency_key: str | None = None
 
 
 class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -351,6 +351,23 @@ class ResumedDocument(msgspec.Struct, frozen=True):
     resumed: list[TargetStateDocument]
 
 
+class LimitDocument(msgspec.Struct, frozen=True):
+    """What a tenant, one of its hosts or one of its concurrency keys is limited to."""
+
+    kind: Literal["tenant", "host", "key"]
+    name: str
+    max_running: Annotated[int | None, _note("Runs at a time; null: no cap.")]
+    rate_per_sec: Annotated[float | None, _note("Of a host: deliveries in a second; null: any.")]
+    used: Annotated[
+        int,
+        _note(
+            "Slots that runs have; counted up to 10,000. A run keeps the slot of its key until it "
+            "ends, those of its host and tenant while it is, or may be, carried out."
+        ),
+    ]
+    waiting: Annotated[int, _note("Runs that wait for a slot of it; counted up to 10,000.")]
+
+
 # --- Lists and administration -----------------------------------------------------------------
 
 
@@ -389,6 +406,8 @@ class TenantDocument(msgspec.Struct, frozen=True):
     create_bytes_per_sec: Annotated[int | None, _note("Quota of payload bytes posted a second.")]
     max_pending_jobs: Annotated[int | None, _note("Quota of jobs that have not ended.")]
     deliveries_per_sec: Annotated[float | None, _note("How fast it sends; null: not limited.")]
+    max_running: Annotated[int | None, _note("Its runs that are carried out at a time, at most.")]
+    weight: Annotated[float, _note("Its part of a lane's slots, against other tenants'.")]
     created_at: Stamp
     secrets_rotated_at: Stamp
     signing_secret: str | None = None

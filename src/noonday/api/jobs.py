@@ -219,7 +219,7 @@ async def _open(tx: Tx, job: Row, ranks: Ranks) -> RunKey:
     while True:
         opening = Opening(
             job["id"], at, Kind.TRIGGER, job["tenant_id"], at, job["payload_version"],
-            job["lane"], job["priority"], rank,
+            job["lane"], job["priority"], rank, job["target_host"], job["concurrency_key"],
         )  # fmt: skip
         if await occurrences.open_now(tx, [opening], now):
             return RunKey(job["id"], Kind.TRIGGER, at)

@@ -49,6 +49,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     retry_policy: RetryPolicy
     on_unknown: Literal["retry", "dead_letter"]
     cancel_url: str | None
+    concurrency_key: str | None
     labels: dict[str, str]
     wanted: ScheduleBody
     after: After = After()
@@ -139,6 +140,7 @@ def _request(body: JobBody, endpoint: Endpoint) -> JobRequest:
         ),
         on_unknown=body.on_unknown,
         cancel_url=body.cancel_url,
+        concurrency_key=body.concurrency_key,
         labels=body.labels,
         wanted=body.schedule,
         after=_after(body),
@@ -301,6 +303,24 @@ CreateBytesPerSec = Annotated[
         description="Bytes of payload that may be posted a second; null: no quota.",
     ),
 ]
+MaxRunning = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=1_000_000,
+        description="Runs that are carried out at a time, at most; null: no cap.",
+        examples=[10],
+    ),
+]
+Weight = Annotated[
+    float,
+    Meta(
+        gt=0,
+        le=1_000,
+        description="Its part of a lane's slots while several tenants wait, against the others'.",
+        examples=[2],
+    ),
+]
 MaxPendingJobs = Annotated[
     int,
     Meta(
@@ -319,6 +339,30 @@ DeliveriesPerSec = Annotated[
         examples=[50],
     ),
 ]
+
+
+class HostLimitBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the tenant's runs that call one host are limited to."""
+
+    max_running: MaxRunning | None = None
+    rate_per_sec: (
+        Annotated[
+            float,
+            Meta(
+                gt=0,
+                le=100_000,
+                description="Deliveries in a second, evenly spread, at most; null: no limit.",
+                examples=[50],
+            ),
+        ]
+        | None
+    ) = None
+
+
+class KeyLimitBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many runs of a concurrency key are carried out at a time."""
+
+    max_running: MaxRunning | None
 
 
 class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -343,6 +387,8 @@ class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     create_bytes_per_sec: CreateBytesPerSec | None = None
     max_pending_jobs: MaxPendingJobs | None = None
     deliveries_per_sec: DeliveriesPerSec | None = None
+    max_running: MaxRunning | None = None
+    weight: Weight = 1.0
 
 
 class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -360,6 +406,8 @@ class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     create_bytes_per_sec: CreateBytesPerSec | UnsetType | None = UNSET
     max_pending_jobs: MaxPendingJobs | UnsetType | None = UNSET
     deliveries_per_sec: DeliveriesPerSec | UnsetType | None = UNSET
+    max_running: MaxRunning | UnsetType | None = UNSET
+    weight: Weight | None = None
 
 
 class ApiKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -165,4 +165,5 @@ def _document(
         cancel_url=maybe_url(spec.cancel_url),
         after=after_document(after),
         waits_for=[str(parent) for parent in waits_for],
+        concurrency_key=row["concurrency_key"],
     )

@@ -62,6 +62,18 @@ Overlap = Annotated[
         ("queue", "replace"),
     ),
 ]
+ConcurrencyKey = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=200,
+        # (In a pattern `$` alone lets a line feed follow, to Python though not to ECMA 262.)
+        pattern="^[^\\u0000-\\u001f\\u007f-\\u009f\\u2028\\u2029]+(?!\\n)$",
+        description="Runs of one key are carried out one at a time, in their order, or as many at "
+        "a time as `PUT /v1/limits/keys/{key}` says. Printable characters.",
+        examples=["invoice-4711"],
+    ),
+]
 Never = Annotated[None, _later("Not carried out in this release.")]
 
 
@@ -322,7 +334,7 @@ class JobBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Parents | AfterBody,
         Meta(description="What it waits for before it runs: jobs, or jobs and what else counts."),
     ] = []
-    concurrency_key: Never = None
+    concurrency_key: ConcurrencyKey | None = None
     labels: Annotated[
         dict[
             Annotated[str, Meta(min_length=1, max_length=63)],

@@ -14,8 +14,9 @@ tenants = typer.Typer(no_args_is_help=True, help="Who shares this service.")
 keys = typer.Typer(no_args_is_help=True, help="Who may call, and what they may do.")
 
 TENANTS: Final = (
-    "id", "name", "max_payload_bytes", "creates_per_sec", "creates_burst", "create_bytes_per_sec",
-    "max_pending_jobs", "deliveries_per_sec", "keep_responses", "created_at", "secrets_rotated_at",
+    "id", "name", "max_running", "weight", "max_payload_bytes", "creates_per_sec", "creates_burst",
+    "create_bytes_per_sec", "max_pending_jobs", "deliveries_per_sec", "keep_responses",
+    "created_at", "secrets_rotated_at",
 )  # fmt: skip
 KEYS: Final = ("id", "tenant", "role", "name", "created_at", "expires_at", "revoked_at")
 WORKERS: Final = (
@@ -47,6 +48,7 @@ CreatesBurst = Annotated[Any, _quota("How many of them at once after a pause.")]
 CreateBytesPerSec = Annotated[Any, _quota("Bytes of payload that may be posted a second.")]
 MaxPendingJobs = Annotated[Any, _quota("Jobs that have not ended; with more none is created.")]
 DeliveriesPerSec = Annotated[Any, _quota("Requests that are sent a second, by all workers.")]
+MaxRunning = Annotated[Any, _quota("Its runs that are carried out at a time.")]
 
 
 def _given(**settings: Any) -> dict[str, Any]:
@@ -105,6 +107,10 @@ def change_tenant(
     create_bytes_per_sec: CreateBytesPerSec = None,
     max_pending_jobs: MaxPendingJobs = None,
     deliveries_per_sec: DeliveriesPerSec = None,
+    max_running: MaxRunning = None,
+    weight: Annotated[
+        float | None, typer.Option(help="Its part of the slots, against other tenants'.")
+    ] = None,
     config: Config = None,
     url: Url = None,
     key: Key = None,
@@ -119,6 +125,8 @@ def change_tenant(
     settings = _given(
         keep_responses=keep_responses,
         max_payload_bytes=max_payload_bytes,
+        weight=weight,
+        max_running=max_running,
         creates_per_sec=creates_per_sec,
         creates_burst=creates_burst,
         create_bytes_per_sec=create_bytes_per_sec,

@@ -34,6 +34,7 @@ class Wishes:
     on_unknown: str | None = None
     cancel_url: str | None = None
     lane: str | None = None
+    concurrency_key: str | None = None
     labels: list[str] | None = None
     after: list[str] | None = None
     after_on: str | None = None
@@ -63,6 +64,7 @@ def job_document(wishes: Wishes, file: Path | None) -> dict[str, Any] | bytes:
         "on_unknown": wishes.on_unknown,
         "cancel_url": wishes.cancel_url,
         "lane": wishes.lane,
+        "concurrency_key": wishes.concurrency_key,
         "labels": _pairs("--label", wishes.labels, "="),
         "after": _after(wishes),
         "retry_policy": None if attempts is None else {"max_attempts": attempts},

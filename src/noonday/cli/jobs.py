@@ -73,6 +73,9 @@ def create(
         str | None,
         typer.Option(help="default or long. [default: long if --timeout-sec is above 120]"),
     ] = None,
+    concurrency_key: Annotated[
+        str | None, typer.Option(help="Runs of one such key are carried out one at a time.")
+    ] = None,
     label: Annotated[list[str] | None, typer.Option(help="'key=value', may be repeated.")] = None,
     after: Annotated[
         list[str] | None,
@@ -111,8 +114,8 @@ def create(
         target=target, name=name, at=at, delay=delay, cron=cron, timezone=timezone, every=every,
         overlap=overlap, jitter_sec=jitter_sec, method=method, headers=header,
         timeout_sec=timeout_sec, payload=payload, max_attempts=max_attempts, priority=priority,
-        on_unknown=on_unknown, cancel_url=cancel_url, lane=lane, labels=label,
-        after=after, after_on=after_on, cascade_cancel=cascade_cancel,
+        on_unknown=on_unknown, cancel_url=cancel_url, lane=lane, concurrency_key=concurrency_key,
+        labels=label, after=after, after_on=after_on, cascade_cancel=cascade_cancel,
     )  # fmt: skip
     document = job_document(wishes, file)
     with connect(config, url, key) as noonday:

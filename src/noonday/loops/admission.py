@@ -66,8 +66,8 @@ class Admission:
 
     async def _keys(self) -> list[str]:
         async with self._store.transaction() as tx:
-            held = await holds.keys(tx, self._after, BATCH)
-            found = await targets.to_do(tx, [key for key in held if key.startswith(KEY_PREFIX)])
+            held = await holds.keys(tx, KEY_PREFIX, self._after, BATCH)
+            found = await targets.to_do(tx, held)
         self._after = held[-1] if len(held) == BATCH else ""
         return found
 

@@ -17,7 +17,15 @@ from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import JobSpec, Kind, RunKey
 from noonday.store import Row, Tx, columns, dependencies, jobs, occurrences, timers
-from noonday.store.runs import FIND, KEY_INPUT, SAME_RUN, Held, bounds, held_key, insert_letter
+from noonday.store.runs import (
+    FIND,
+    KEY_INPUT,
+    SAME_RUN,
+    Held,
+    bounds,
+    held_key,
+    insert_letter,
+)
 
 MOST_CLOSED: Final = 10_000
 _OF_JOB: Final = (
@@ -35,12 +43,14 @@ _KILLED: Final = insert_letter(
 )
 _GONE: Final = (
     "r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version,"
-    " r.payload_version, r.awaited"
+    " r.payload_version, r.awaited, r.key_cap, r.host_cap, r.tenant_cap"
 )
-# How many ended, and those whose children are to be told.
+# How many ended, those whose children are to be told, and what they had slots of.
 _COUNTED: Final = """
 SELECT count(*) AS count,
-       array_agg((job_id, occurrence_at, kills)) FILTER (WHERE awaited) AS awaited
+       array_agg((job_id, occurrence_at, kills)) FILTER (WHERE awaited) AS awaited,
+       array_agg(DISTINCT (key_cap, host_cap, tenant_cap))
+           FILTER (WHERE coalesce(key_cap, host_cap, tenant_cap) IS NOT NULL) AS caps
 FROM ended"""
 
 CANCEL: Final = f"""
@@ -77,6 +87,7 @@ async def _note(tx: Tx, ended: Row) -> int:
         for job_id, occurrence_at, kills in ended["awaited"] or ()
     ]
     await dependencies.note(tx, awaited)
+    tx.caps.update(cap for caps in ended["caps"] or () for cap in caps if cap is not None)
     count: int = ended["count"]
     return count
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from noonday.domain.model import RunKey
-from noonday.store import Tx, columns
+from noonday.store import Tx, caps, columns
 from noonday.store.runs import SAME_RUN, bounds, key_of
 
 # Of a job that does not overlap itself one run at a time: none beside an unfinished one, and the
@@ -16,7 +16,7 @@ from noonday.store.runs import SAME_RUN, bounds, key_of
 # reopened.
 REPLAY: Final = f"""
 WITH letter AS MATERIALIZED (
-    SELECT d.*, j.lane, j.priority, i.rank, coalesce($7, now()) AS clock,
+    SELECT d.*, j.lane, j.priority, j.concurrency_key, i.rank, coalesce($7, now()) AS clock,
            coalesce(j.spec #>> '{{schedule,overlap}}', 'allow') = 'allow' AS overlaps
     FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $10::timestamptz[])
          AS i(job_id, occurrence_at, kind, rank)
@@ -41,17 +41,18 @@ WITH letter AS MATERIALIZED (
     RETURNING o.job_id, o.occurrence_at, o.kind
 ), run AS (
     INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority,
-                      rank, claimable, state, due_at, ready_at, attempt, lease_version)
-    SELECT c.job_id, c.occurrence_at, c.kind, c.tenant_id, c.payload_version, c.lane, c.priority,
-           coalesce(c.rank, c.clock), true, 'READY', c.clock, c.clock, c.attempts, c.lease_version
-    FROM chosen AS c JOIN ledger AS l ON {SAME_RUN.format("l", "c")}
-    RETURNING job_id, occurrence_at, kind, ready_at
+                      rank, state, due_at, ready_at, attempt, lease_version, {caps.COLUMNS})
+    SELECT o.job_id, o.occurrence_at, o.kind, o.tenant_id, o.payload_version, o.lane, o.priority,
+           coalesce(o.rank, o.clock), 'READY', o.clock, o.clock, o.attempts, o.lease_version,
+           {caps.VALUES}
+    FROM chosen AS o JOIN ledger AS l ON {SAME_RUN.format("l", "o")} {caps.of("o")}
+    RETURNING job_id, occurrence_at, kind, ready_at, hold_key
 ), noted AS (
     UPDATE dead_letters AS d
     SET state = 'REPLAYED', replayed_at = r.ready_at, replay_id = $6, replay_outcome = NULL
     FROM run AS r WHERE {SAME_RUN.format("d", "r")}
 )
-SELECT job_id, occurrence_at, kind FROM run
+SELECT job_id, occurrence_at, kind, hold_key FROM run
 """
 
 
@@ -79,6 +80,7 @@ async def replay(
         REPLAY, *_keys(letters), tenant_id, again, replay_id, tx.now, *bounds(letters),
         ranks or [None] * len(letters),
     )  # fmt: skip
+    tx.caps.update(row["hold_key"] for row in rows if row["hold_key"] is not None)
     return {key_of(row) for row in rows}
 
 

@@ -13,6 +13,7 @@ from noonday.store import Tx
 
 MIGRATIONS: Final = 0x6E6F6F6E646179
 SHARD: Final = 1
+TENANT: Final = 3  # 2: families, see `dependencies`
 
 SHARE_SHARDS: Final = (
     "SELECT pg_advisory_xact_lock_shared($1::int, shard) FROM unnest($2::int[]) AS shard"
@@ -37,6 +38,15 @@ async def share_shards(tx: Tx, shards: Sequence[int]) -> None:
 async def own_shard(tx: Tx, shard: int) -> None:
     """Keep every tick off a shard until the transaction ends: for changing a job, for takeover."""
     await tx.value(OWN_SHARD, SHARD, shard)
+
+
+OWN_TENANT: Final = "SELECT pg_advisory_xact_lock($1::int, $2::int)"
+
+
+async def own_tenant(tx: Tx, tenant_id: int) -> None:
+    """Be the only one who gives slots of a tenant's caps, until the transaction ends. What is
+    counted in a later statement is so."""
+    await tx.value(OWN_TENANT, TENANT, tenant_id)
 
 
 async def try_own_shard(tx: Tx, shard: int) -> bool:

@@ -86,6 +86,22 @@ def held_key(row: Row) -> Held:
     return Held(row["job_id"], row["occurrence_at"], row["kind"], row["lease_version"])
 
 
+CAPS: Final = "key_cap, host_cap, tenant_cap"
+
+
+def caps_of(row: Row) -> tuple[str, ...]:
+    """The caps of a run, the one that it waits for first."""
+    named = (row["key_cap"], row["host_cap"], row["tenant_cap"])
+    return tuple(cap for cap in named if cap is not None)
+
+
+def freed(tx: Tx, rows: Sequence[Row]) -> set[Held]:
+    """What identifies writes that were accepted; the slots that those runs had are free."""
+    for row in rows:
+        tx.caps.update(caps_of(row))
+    return {held_key(row) for row in rows}
+
+
 # --- claim ------------------------------------------------------------------------------------
 
 # A merge of range scans, one per priority in front and one in the queue, each from its floor; a
@@ -303,7 +319,8 @@ _ENDED_COLUMNS: Final = (
 )
 _LEASE: Final = """r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version,
               r.worker_id, r.leased_at, r.locked_until, r.awaited, i.status, i.http_status,
-              i.error, i.unknown, i.response, i.duplicate_cause"""
+              i.error, i.unknown, i.response, i.duplicate_cause, r.key_cap, r.host_cap,
+              r.tenant_cap"""
 
 _ENDED_INPUT: Final = f"{_ENDED}) AS i({_ENDED_COLUMNS})"
 
@@ -320,7 +337,7 @@ WITH held AS MATERIALIZED (
     WHERE {SAME_RUN.format("o", "e")} AND o.outcome IS NULL
       AND o.occurrence_at >= $12 AND o.occurrence_at <= $13
 ), execution AS ({_EXECUTION.format(source="ended", retry_at="NULL::timestamptz")})
-SELECT job_id, occurrence_at, kind, lease_version, awaited FROM ended
+SELECT job_id, occurrence_at, kind, lease_version, awaited, {CAPS} FROM ended
 """
 
 
@@ -328,7 +345,7 @@ async def complete(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
     """RUNNING → COMPLETE: the run goes, the ledger and the history get their last word."""
     rows = await tx.rows(COMPLETE, *columns(ended, 10), tx.now, *bounds(ended))
     await dependencies.note_runs(tx, rows, "COMPLETE")
-    return {held_key(row) for row in rows}
+    return freed(tx, rows)
 
 
 RETRY: Final = f"""
@@ -342,14 +359,14 @@ WITH held AS MATERIALIZED (
         worker_id = NULL, leased_at = NULL, locked_until = NULL
     FROM held AS h WHERE {STILL} RETURNING h.*
 ), execution AS ({_EXECUTION.format(source="waiting", retry_at="retry_at")})
-SELECT job_id, occurrence_at, kind, lease_version FROM waiting
+SELECT job_id, occurrence_at, kind, lease_version, {CAPS} FROM waiting
 """
 
 
 async def retry(tx: Tx, ended: Sequence[tuple[Ended, timedelta]]) -> set[Held]:
     """RUNNING → RETRYING for the given delay; one failure of the budget is used."""
     batch = [(*attempt, delay) for attempt, delay in ended]
-    return {held_key(row) for row in await tx.rows(RETRY, *columns(batch, 11), tx.now)}
+    return freed(tx, await tx.rows(RETRY, *columns(batch, 11), tx.now))
 
 
 def insert_letter(source: str, *, reason: str, fingerprint: str, error: str, **found: str) -> str:
@@ -407,7 +424,7 @@ WITH held AS MATERIALIZED (
         response="e.response",
     )
 })
-SELECT job_id, occurrence_at, kind, lease_version, awaited FROM ended
+SELECT job_id, occurrence_at, kind, lease_version, awaited, {CAPS} FROM ended
 """
 
 
@@ -417,7 +434,7 @@ async def dead_letter(tx: Tx, ended: Sequence[tuple[Ended, str, str]]) -> set[He
     attempts = [attempt for attempt, *_ in ended]
     rows = await tx.rows(DEAD_LETTER, *columns(batch, 12), tx.now, *bounds(attempts))
     await dependencies.note_runs(tx, rows, "FAILED")
-    return {held_key(row) for row in rows}
+    return freed(tx, rows)
 
 
 # Back to READY, with a rank not below the lane's clock: an interruption by us, or a lease that
@@ -477,7 +494,7 @@ WITH held AS MATERIALIZED (
     WHERE {SAME_RUN.format("o", "e")} AND o.outcome IS NULL
       AND o.occurrence_at >= $12 AND o.occurrence_at <= $13
 ), execution AS ({_EXECUTION.format(source="ended", retry_at="NULL::timestamptz")})
-SELECT job_id, occurrence_at, kind, lease_version, awaited FROM ended
+SELECT job_id, occurrence_at, kind, lease_version, awaited, {CAPS} FROM ended
 """
 
 
@@ -485,13 +502,14 @@ async def stop(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
     """RUNNING → CANCELLED: its worker has cut the attempt off, as it was asked to."""
     rows = await tx.rows(STOP, *columns(ended, 10), tx.now, *bounds(ended))
     await dependencies.note_runs(tx, rows, "CANCELLED")
-    return {held_key(row) for row in rows}
+    return freed(tx, rows)
 
 
 # --- what waits for a time --------------------------------------------------------------------
 
 WORK: Final = """r.place, r.tenant_id, r.lane, r.priority,
-       coalesce((SELECT j.target_host FROM jobs AS j WHERE j.id = r.job_id), '') AS target_host"""
+       coalesce((SELECT j.target_host FROM jobs AS j WHERE j.id = r.job_id), '') AS target_host,
+       coalesce(r.key_cap, r.host_cap, r.tenant_cap) AS waits_for"""
 """What a locked run ``r`` is ranked by, and its place, where it stays while it is locked."""
 
 
@@ -501,12 +519,26 @@ def work_of(row: Row) -> Work:
 
 
 def ranked(rows: Sequence[Row], ranks: Ranks, now: datetime) -> list[list[Any]]:
-    """The columns of place and rank for locked runs that become claimable at ``now``."""
-    return [[row["place"] for row in rows], list(ranks([work_of(row) for row in rows], now))]
+    """The columns of place and rank for locked runs that become claimable at ``now``. Those that
+    wait for a cap first queue later."""
+    free = [work_of(row) for row in rows if row["waits_for"] is None]
+    given = iter(ranks(free, now))
+    places = [row["place"] for row in rows]
+    return [places, [now if row["waits_for"] is not None else next(given) for row in rows]]
+
+
+def waited_for(rows: Sequence[Row]) -> set[str]:
+    """The caps that some of the rows wait for."""
+    return {row["waits_for"] for row in rows if row["waits_for"] is not None}
 
 
 RANKED: Final = """FROM unnest($1::tid[], $2::timestamptz[]) AS i(place, rank)
 WHERE r.ctid = ANY ($1::tid[]) AND r.ctid = i.place"""
+
+# A run that is held by nothing else any more: claimable, or, with a cap, in the line for a slot.
+_FIRST_CAP: Final = "coalesce(r.key_cap, r.host_cap, r.tenant_cap)"
+AGAIN: Final = f"""hold = CASE WHEN {_FIRST_CAP} IS NOT NULL THEN 'cap' END,
+    hold_key = {_FIRST_CAP}, claimable = {_FIRST_CAP} IS NULL"""
 
 RETRIES_DUE: Final = f"""
 SELECT {WORK} FROM (
@@ -517,16 +549,18 @@ SELECT {WORK} FROM (
 """
 RETRY_DUE: Final = f"""
 UPDATE runs AS r
-SET state = 'READY', claimable = true, retry_at = NULL, rank = i.rank, ready_at = $3
+SET state = 'READY', {AGAIN}, retry_at = NULL, rank = i.rank, ready_at = $3
 {RANKED} AND r.state = 'RETRYING'
 """
 
 
 async def retry_due(tx: Tx, limit: int, floor: datetime = EPOCH, *, ranks: Ranks = by_time) -> int:
-    """RETRYING → READY for those whose time, from ``floor`` on, has come; how many."""
+    """RETRYING → READY for those whose time, from ``floor`` on, has come; how many. Those with a
+    cap are held until they have a slot."""
     rows = await tx.rows(RETRIES_DUE, limit, tx.now, floor)
     if not rows:
         return 0
+    tx.caps.update(waited_for(rows))
     now = await tx.clock()
     return await tx.execute(RETRY_DUE, *ranked(rows, ranks, now), now)
 

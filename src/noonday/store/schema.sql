@@ -437,6 +437,7 @@ CREATE INDEX runs_key_cap ON runs USING btree (key_cap) WHERE key_slot;
 CREATE INDEX runs_rates ON runs USING btree (hold_key) WHERE (hold = 'rate'::text);
 CREATE INDEX runs_retry_due ON runs USING btree (retry_at) WHERE (retry_at IS NOT NULL);
 CREATE INDEX runs_tenant_cap ON runs USING btree (tenant_cap) WHERE ((tenant_cap IS NOT NULL) AND claimable);
+CREATE INDEX runs_waiting ON runs USING btree (hold_key COLLATE "C", priority, ready_at, job_id, occurrence_at) WHERE (hold_key IS NOT NULL);
 
 CREATE TABLE schema_migrations (
     number     integer NOT NULL,
@@ -492,6 +493,7 @@ CREATE TABLE tenants (
     creates_burst        integer,
     create_bytes_per_sec integer,
     max_pending_jobs     integer,
+    caps_changed_at      timestamp with time zone,
     CONSTRAINT tenants_pkey PRIMARY KEY (id),
     CONSTRAINT tenants_name_key UNIQUE (name),
     CONSTRAINT tenants_create_bytes_per_sec_check CHECK ((create_bytes_per_sec > 0)),
@@ -504,6 +506,7 @@ CREATE TABLE tenants (
 );
 CREATE INDEX tenants_rates ON tenants USING btree (id) WHERE (deliveries_per_sec IS NOT NULL);
 CREATE INDEX tenants_weight ON tenants USING btree (id) WHERE (weight <> (1)::double precision);
+CREATE INDEX tenants_caps_changed ON tenants USING btree (caps_changed_at) WHERE (caps_changed_at IS NOT NULL);
 
 CREATE TABLE timers (
     job_id           uuid NOT NULL,

@@ -47,8 +47,8 @@ async def create(
 
 _SHOWN: Final = (
     "id, name, max_payload_bytes, keep_responses, cardinality(signing_secrets) AS secrets, "
-    "secrets_rotated_at, created_at, "
-    "creates_per_sec, creates_burst, create_bytes_per_sec, max_pending_jobs, deliveries_per_sec"
+    "secrets_rotated_at, created_at, max_running, weight, deliveries_per_sec, "
+    "creates_per_sec, creates_burst, create_bytes_per_sec, max_pending_jobs"
 )
 
 ONE: Final = f"SELECT {_SHOWN} FROM tenants WHERE name = $1"
@@ -69,16 +69,21 @@ async def page(tx: Tx, after_id: int, limit: int) -> list[Row]:
 
 CHANGE: Final = """
 UPDATE tenants SET max_payload_bytes = coalesce($2, max_payload_bytes),
-       keep_responses = coalesce($3, keep_responses)
+       keep_responses = coalesce($3, keep_responses), weight = coalesce($4, weight)
 WHERE id = $1
 """
 
 
 async def change(
-    tx: Tx, tenant_id: int, *, max_payload_bytes: int | None, keep_responses: bool | None
+    tx: Tx,
+    tenant_id: int,
+    *,
+    max_payload_bytes: int | None = None,
+    keep_responses: bool | None = None,
+    weight: float | None = None,
 ) -> None:
     """Set what is given; None leaves it as it is."""
-    await tx.execute(CHANGE, tenant_id, max_payload_bytes, keep_responses)
+    await tx.execute(CHANGE, tenant_id, max_payload_bytes, keep_responses, weight)
 
 
 SET_QUOTAS: Final = """

@@ -190,7 +190,7 @@ async def scheduler(node: Node) -> None:
     tell = node.loop("dependents", dependents.tick)
     node.wakeups.on(dependencies.WAKE, tell.wake)
     node.loop("dependents sweep", dependents.look, pause_sec=LOOK_SEC, steady=True)
-    pacing = Pacing(store, metrics, node.wakeups)
+    pacing = Pacing(store, metrics, node.wakeups, ranks)
     node.loop("pacing", pacing.tick, pause_sec=LONGEST_SEC, steady=True, sleep_for=pacing.sleep_for)
     admitting = _admitting(node)
     node.loop("caps sweep", admitting.sweep, pause_sec=1.0, steady=True)
@@ -219,7 +219,7 @@ async def scheduler(node: Node) -> None:
 
 def _admitting(node: Node) -> Admitting:
     """Slots are given by every process that frees one, or has runs wait for one."""
-    admitting = Admitting(node.store, node.metrics, node.wakeups)
+    admitting = Admitting(node.store, node.metrics, node.wakeups, node.ranker.ranks)
     admitting.wake = node.loop("caps", admitting.tick).wake
     return admitting
 

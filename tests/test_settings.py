@@ -41,6 +41,7 @@ def test_without_anything_the_defaults_suit_one_machine(here: Path) -> None:
     assert settings.database_url is None
     assert settings.host == "127.0.0.1"
     assert settings.allow_private_targets is False
+    assert settings.worker_bounds == (1, 1)
     assert settings.retention == Retention(7, 90, 400, 24)
     assert settings.blobs_folder == here / ".noonday/blobs"
     assert settings.secret_key_path == here / ".noonday/secret.key"
@@ -159,12 +160,32 @@ def test_variables_that_a_container_platform_adds_for_a_service_are_not_ours(her
         ('worker_pools = ["a,b=1", "b=1"]', "worker_pools: the lane b is named twice"),
         ('worker_pools = ["*=1", "a,*=1"]', "worker_pools: the lane * is named twice"),
         ('worker_pools = ["default=0", "long=0"]', "worker_pools: a worker has to have at least"),
+        ("workers = 0", "workers: "),
+        ("workers = 65", "workers: "),
+        ("workers = true", "workers: "),
+        ('workers = "8..1"', "workers: "),
+        ('workers = "1.."', "workers: "),
+        ('workers = "1...8"', "workers: "),
+        ('workers = "many"', "workers: "),
     ],
 )
 def test_a_wrong_value_in_the_file_is_a_fault_of_its_key(here: Path, text: str, says: str) -> None:
     faults = faults_of(write(here, text), {})
     assert len(faults) == 1
     assert says in faults[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "bounds"), [("3", (3, 3)), ("1..8", (1, 8)), ("2..2", (2, 2)), ("64", (64, 64))]
+)
+def test_workers_are_a_number_or_bounds(here: Path, given: str, bounds: tuple[int, int]) -> None:
+    assert load(None, {"NOONDAY_WORKERS": given}).worker_bounds == bounds
+    assert load(None, {}, {"workers": given}).worker_bounds == bounds
+    assert load(write(here, f'workers = "{given}"'), {}).worker_bounds == bounds
+
+
+def test_a_number_of_workers_needs_no_quotes_in_the_file(here: Path) -> None:
+    assert load(write(here, "workers = 2"), {}).worker_bounds == (2, 2)
 
 
 def test_a_file_that_was_asked_for_has_to_be_there(here: Path) -> None:

@@ -1,7 +1,9 @@
 """The composition root: the one place where parts are built, started and stopped.
 
 ``ROLES`` says what each kind of process consists of. A process runs until SIGTERM or SIGINT (or,
-when a supervisor started it, until its standard input ends) and then stops its parts in order.
+when a supervisor started it, until its standard input ends) and then stops its parts in order. A
+worker that gets SIGUSR1 claims no more and stops once its last run has ended; SIGUSR2 takes that
+back.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ from noonday.loops.rates import READ_SEC
 from noonday.loops.reaper import Reaper
 from noonday.loops.replays import Replays
 from noonday.loops.retries import Retries
+from noonday.loops.scaling import Scaling
 from noonday.loops.scheduler import Scheduler
 from noonday.loops.vitals import Reporter
 from noonday.loops.worker import Worker
@@ -81,8 +84,10 @@ from noonday.telemetry import Metrics, configure_logs
 WAIT_FOR_DATABASE_SEC: Final = 30.0
 GAUGES_SEC: Final = 5.0
 ALERTS_SEC: Final = 5.0
+SCALING_SEC: Final = 5.0
 REPORT_SEC: Final = 2.0
 PENDING_SEC: Final = 1.0
+RETIRE_SEC: Final = 0.5
 SPARE_FILES: Final = 128
 """Open files of a worker beside its slots and pool: logs, blobs, connections just left idle."""
 BESIDE_POOL: Final = 2
@@ -110,6 +115,10 @@ class Node:
     ranker: Ranker = field(default_factory=Ranker)
     """Where what becomes claimable queues, as far as this process knows."""
     loops: list[Loop] = field(default_factory=list)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is to stop."""
+    retire: Callable[[bool], None] | None = None
+    """Tells it to go once it is idle, or to stay after all; None when it cannot."""
 
     def loop(self, name: str, tick: Callable[[], Awaitable[int]], **how: object) -> Loop:
         """A loop that starts now and, when the process stops, ends after its tick."""
@@ -215,6 +224,14 @@ async def scheduler(node: Node) -> None:
     recount = Recount(store, metrics, leads=lambda: 0 in part.epochs)
     node.loop("recount", recount.tick, pause_sec=1.0, steady=True)
     _alerts(node, leads=lambda: 0 in part.epochs)
+    scales = Scaling(
+        store,
+        objective=settings.objective_of,
+        ahead_sec=settings.scale_ahead_sec,
+        keep_sec=settings.scale_down_sec,
+        leads=lambda: 0 in part.epochs,
+    )
+    node.loop("scaling", scales.tick, pause_sec=SCALING_SEC, steady=True)
 
 
 def _admitting(node: Node) -> Admitting:
@@ -297,6 +314,17 @@ async def worker(node: Node) -> None:
     admitting.admitted = admitted
     node.loop("claim sweep", part.sweep, pause_sec=10.0, steady=True)
     node.stack.push_async_callback(part.stop, settings.worker_grace_sec)
+    node.loop("retire", _retiring(node, part), pause_sec=RETIRE_SEC, steady=True)
+    node.retire = part.retire
+
+
+def _retiring(node: Node, part: Worker) -> Callable[[], Awaitable[int]]:
+    async def look() -> int:
+        if part.idle:
+            node.stop.set()
+        return 0
+
+    return look
 
 
 ROLES: Final[dict[str, Callable[[Node], Awaitable[None]]]] = {
@@ -350,6 +378,9 @@ async def _run(
         fairness = Fairness(node.store, node.id, node.ranker)
         node.loop("fairness", fairness.tick, pause_sec=REFRESH_SEC, steady=True)
         await ROLES[role](node)
+        if node.retire is not None:
+            for number, wanted in ((signal.SIGUSR1, True), (signal.SIGUSR2, False)):
+                asyncio.get_running_loop().add_signal_handler(number, node.retire, wanted)
         _watch(node)
         sender = asyncio.create_task(node.wakeups.run())
         stack.callback(sender.cancel)
@@ -416,6 +447,7 @@ async def _node(
         unsafe,
         stack,
         api_socket,
+        stop=stop,
     )
     store.wake = node.wakeups.of
     app = admin_port.create_admin_app(node.checks, metrics.render, unsafe)

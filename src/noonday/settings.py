@@ -33,6 +33,8 @@ _Objective = Annotated[str, msgspec.Meta(pattern=r"^[^=\s]+=[1-9][0-9]{0,5}$")]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,63}$")]
 
 
+MOST_WORKERS: Final = 64
+"""Worker processes of one ``noonday up``."""
 MOST_SLOTS: Final = 10_000
 """Of one pool."""
 _LANE: Final = re.compile(r"\*|[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?")
@@ -113,6 +115,15 @@ class Settings(msgspec.Struct, frozen=True):
     alert_repeat_sec: Annotated[int, msgspec.Meta(ge=60, le=604_800)] = 3_600
     """Seconds after which a notice of an alert that still fires is repeated."""
 
+    workers: int | str = 1
+    """Worker processes of ``noonday up``: a number, or bounds like ``"1..8"`` between which it
+    follows how many slots are wanted."""
+    scale_ahead_sec: Annotated[float, msgspec.Meta(ge=0, le=540)] = 120.0
+    """Seconds before a known peak at which its slots are wanted: as long as a worker takes to
+    come."""
+    scale_down_sec: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 300.0
+    """Seconds that slots are wanted on although nothing needs them."""
+
     worker_pools: tuple[str, ...] = ("critical=16", "default,batch,*=48", "long=32")
     """The slots of one worker process, each of which carries out an attempt at a time, and the
     lanes that share them; ``*`` is every lane that is not named."""
@@ -156,6 +167,16 @@ class Settings(msgspec.Struct, frozen=True):
     def cli_file(self) -> Path:
         """Where ``init`` and ``up`` leave address and key for client commands."""
         return self.home / "cli.json"
+
+    @property
+    def worker_bounds(self) -> tuple[int, int]:
+        """The least and the most worker processes of ``noonday up``. Raises ``ValueError`` when
+        ``workers`` cannot be read."""
+        least, dots, most = str(self.workers).partition("..")
+        bounds = int(least), int(most if dots else least)
+        if not 1 <= bounds[0] <= bounds[1] <= MOST_WORKERS:
+            raise ValueError(self.workers)
+        return bounds
 
     def objective_of(self, lane: str) -> float:
         """How many seconds runs of ``lane`` may wait."""
@@ -373,6 +394,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield "database_direct_url: goes with database_url, which is not set"
     if settings.pgbouncer and settings.database_direct_url is None:
         yield "pgbouncer: needs database_direct_url, since migrations cannot pass a pooler"
+    if not _can_be_read(settings):
+        yield f"workers: has to be a number up to {MOST_WORKERS}, or bounds like 1..8"
     try:
         _pools(settings.worker_pools)
     except ValueError as error:
@@ -405,3 +428,10 @@ def _slots_of(lanes: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= MOST_SLOTS):
         raise ValueError(f"the slots of {lanes} have to be a whole number, up to {MOST_SLOTS:,}")
     return int(text)
+
+
+def _can_be_read(settings: Settings) -> bool:
+    try:
+        return bool(settings.worker_bounds)
+    except ValueError:
+        return False

@@ -36,7 +36,7 @@ _WHAT: Final = {
 }
 _OUTCOME: Final = {"outcome", "reason", "error", "status", "http_status", "retry_at"}
 _HOW_MUCH: Final = {
-    *("count", "owned", "slots", "in_flight", "bytes"),
+    *("count", "owned", "slots", "in_flight", "bytes", "wanted"),
     *("duration_sec", "late_sec", "wait_sec"),
 }
 FIELDS: Final = frozenset(_EVERY_LINE | _WHO | _WHAT | _OUTCOME | _HOW_MUCH)
@@ -144,6 +144,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 OTHER: Final = "other"
 TOP_TENANTS: Final = 50
+_MOST_LANES: Final = 64
 CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_LATEST
 
 _METHODS: Final = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
@@ -161,6 +162,7 @@ CAUSES: Final = (
 UNEXPLAINED: Final = CAUSES[-1]
 
 _M = TypeVar("_M", Counter, Gauge, Histogram)
+_C = TypeVar("_C", bound=Collector)
 
 
 class Depth(NamedTuple):
@@ -181,6 +183,17 @@ class Depth(NamedTuple):
     """Whether a person has paused it."""
     shed: bool = False
     """Whether it waits while others miss their objective."""
+
+
+class LaneWork(NamedTuple):
+    """What a worker did in a lane since it started."""
+
+    slots: int = 0
+    free: int = 0
+    started: int = 0
+    ended: int = 0
+    busy_sec: float = 0.0
+    """Seconds of all slots in which an attempt ran."""
 
 
 class Totals(NamedTuple):
@@ -204,16 +217,13 @@ class Metrics:
         build = GaugeMetricFamily("noonday_build_info", "The release", labels=["version", "role"])
         build.add_metric([version, role], 1)
         self._registry.register(_Fixed(build))
-        self._lanes = _Lanes()
-        self._registry.register(self._lanes)
-        self._holds = _Holds()
-        self._registry.register(self._holds)
-        self._tenants = _Tenants(TOP_TENANTS)
-        self._registry.register(self._tenants)
-        self._standing = _Standing()
-        self._registry.register(self._standing)
-        self._horizon = _Horizon()
-        self._registry.register(self._horizon)
+        self._lanes = self._collector(_Lanes())
+        self._holds = self._collector(_Holds())
+        self._tenants = self._collector(_Tenants(TOP_TENANTS))
+        self._standing = self._collector(_Standing())
+        self._horizon = self._collector(_Horizon())
+        self._works = self._collector(_Works())
+        self._wanted = self._collector(_Wanted())
 
         self._jobs_accepted = self._counter("jobs_accepted", "Jobs answered with 202")
         self._quota_refusals = _Bound(
@@ -316,6 +326,10 @@ class Metrics:
             100,
         )
 
+    def _collector(self, collector: _C) -> _C:
+        self._registry.register(collector)
+        return collector
+
     def _counter(self, name: str, help: str, *labels: str) -> Counter:
         return Counter(f"noonday_{name}", help, labels, registry=self._registry)
 
@@ -411,6 +425,23 @@ class Metrics:
         self._slots(pool).set(slots)
         self._busy_slots(pool).set(busy)
 
+    def serves(self, lane: str, slots: int, free: int) -> None:
+        """How many slots this worker has that serve a lane, and how many of them are free."""
+        work = self._works.of(lane)
+        work.slots, work.free = slots, free
+
+    def began(self, lane: str) -> None:
+        """An attempt began, and keeps a slot of its lane."""
+        self._works.of(lane).move(1)
+
+    def landed(self, lane: str) -> None:
+        """An attempt that began has left its slot."""
+        self._works.of(lane).move(-1)
+
+    def works(self) -> dict[str, LaneWork]:
+        """What this worker did, by lane."""
+        return {lane: work.read() for lane, work in self._works.lanes.items()}
+
     # --- targets and holds
 
     def held(self, kind: str, count: int = 1) -> None:
@@ -480,6 +511,11 @@ class Metrics:
         """What one query for all lanes has found; shown until the next one, with its age."""
         self._lanes.depths = dict(depths)
         self._lanes.read_at = time.monotonic()
+
+    def wanted_stand_at(self, wanted: Mapping[str, int], there: Mapping[str, int]) -> None:
+        """How many slots are wanted in each lane, and how many of living workers serve it."""
+        self._wanted.wanted = dict(wanted)
+        self._wanted.there = {**dict.fromkeys(wanted, 0), **there}
 
     def horizon_stands_at(self, age_sec: float, transactions: int) -> None:
         """How old the oldest transaction is that keeps dead rows from being cleaned up."""
@@ -598,6 +634,81 @@ class _Holds(Collector):
                 "Hosts that are called more slowly than their rates say",
                 value=self.slowed,
             )
+
+
+class _Work:
+    """One lane of a worker: its slots, and what was done in them."""
+
+    __slots__ = ("_busy", "_busy_sec", "_ended", "_moved_at", "_started", "free", "slots")
+
+    def __init__(self) -> None:
+        self.slots = self.free = self._busy = self._started = self._ended = 0
+        self._busy_sec = 0.0
+        self._moved_at = time.monotonic()
+
+    def move(self, by: int) -> None:
+        self._pass()
+        self._busy += by
+        if by > 0:
+            self._started += by
+        else:
+            self._ended -= by
+
+    def read(self) -> LaneWork:
+        self._pass()
+        return LaneWork(self.slots, self.free, self._started, self._ended, self._busy_sec)
+
+    def _pass(self) -> None:
+        now = time.monotonic()
+        self._busy_sec += self._busy * (now - self._moved_at)
+        self._moved_at = now
+
+
+class _Works(Collector):
+    """What a worker did, by lane; beyond ``_MOST_LANES`` of them all are ``other``."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[str, _Work] = {}
+
+    def of(self, lane: str) -> _Work:
+        found = self.lanes.get(lane)
+        if found is None:
+            lane = lane if len(self.lanes) < _MOST_LANES else OTHER
+            found = self.lanes.setdefault(lane, _Work())
+        return found
+
+    def collect(self) -> Iterator[Metric]:
+        started = CounterMetricFamily(
+            "noonday_lane_started", "Attempts that began, by lane", labels=["lane"]
+        )
+        busy = CounterMetricFamily(
+            "noonday_lane_busy_seconds",
+            "Seconds of all slots in which an attempt ran, by lane",
+            labels=["lane"],
+        )
+        for lane, work in self.lanes.items():
+            read = work.read()
+            started.add_metric([lane], read.started)
+            busy.add_metric([lane], read.busy_sec)
+        yield from (started, busy)
+
+
+class _Wanted(Collector):
+    def __init__(self) -> None:
+        self.wanted: dict[str, int] = {}
+        self.there: dict[str, int] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        wanted = GaugeMetricFamily(
+            "noonday_wanted_slots", "Slots that a lane needs in all", labels=["lane"]
+        )
+        there = GaugeMetricFamily(
+            "noonday_lane_slots", "Slots of living workers that serve a lane", labels=["lane"]
+        )
+        for family, slots in ((wanted, self.wanted), (there, self.there)):
+            for lane, count in slots.items():
+                family.add_metric([lane], count)
+            yield family
 
 
 class _Horizon(Collector):

@@ -9,7 +9,7 @@ import pytest
 
 from noonday.domain.lanes import MOST_LANES, READY_MADE
 from noonday.domain.roles import Role
-from noonday.store import Store, lanes
+from noonday.store import Store, lanes, scaling
 from noonday.store.lanes import Gauge
 from tests.api.test_lists import walk
 from tests.races.test_lanes import claim
@@ -45,7 +45,7 @@ async def test_four_lanes_are_ready_made_and_anybody_may_see_them(api: Api) -> N
     assert found["batch"] == {
         "name": "batch", "state": "OPEN", "reason": None, "since": None, "by": None, "weight": 1.0,
         "max_running": None, "ageing_sec": 6.0, "objective_sec": None, "sheddable": True,
-        "counts": None,
+        "counts": None, "scaling": None,
     }  # fmt: skip
     assert found["critical"]["weight"] > found["default"]["weight"] > found["long"]["weight"]
     assert await walk(viewer, "/v1/lanes", 3) == list((await listed(viewer)).values())
@@ -60,6 +60,20 @@ async def test_a_lane_shows_what_the_leader_has_counted_last(api: Api) -> None:
         "counted_at": counts["counted_at"], "ready": 8, "oldest_age_sec": 12.5, "running": 3,
         "objective_sec": 60.0,
     }  # fmt: skip
+
+
+async def test_a_lane_shows_how_many_slots_are_wanted_and_forgets_it_with_the_lane(
+    api: Api,
+) -> None:
+    async with api.store.transaction() as tx:
+        await scaling.note(tx, [scaling.Wanted("default", 96, "400 wait", 0.5)])
+    shown = (await listed(api.admin))["default"]["scaling"]
+    assert shown == {"wanted_slots": 96, "reason": "400 wait", "since": shown["since"]}
+    await put(api.admin, "reports")
+    async with api.store.transaction() as tx:
+        await scaling.note(tx, [scaling.Wanted("reports", 1, "1 waits", 0.5)])
+    await api.admin.call("DELETE", "/v1/lanes/reports")
+    assert (await put(api.admin, "reports"))["scaling"] is None
 
 
 async def test_a_lane_is_made_with_what_is_given_and_changed_by_what_is_given(api: Api) -> None:

@@ -34,6 +34,7 @@ from noonday.store import (
     rates,
     replays,
     runs,
+    scaling,
     targets,
     timers,
 )
@@ -518,6 +519,20 @@ async def check_materialize(made: Explained) -> None:
     assert plan.tables - few == {"timers", "jobs", "runs", "occurrences", "ledger_start"} | TODAY
     assert plan.scans - few == {"ledger_start"}
     assert plan.indexes >= {"jobs_pkey", "runs_pkey"}
+
+
+async def check_outlook(made: Explained) -> None:
+    start, end = NOW, NOW + 10 * SECOND
+    async with made.store.transaction() as tx:
+        explaining = ExplainingTx(tx)
+        assert not (await scaling.due(explaining, start, end)).exact
+        await scaling.due(explaining, end, end + SECOND)
+        plans = explaining.plans
+    ahead = days("timers", start, end)
+    for statement in (scaling.COUNT_FEW, scaling.PAGES, scaling.DUE, scaling.SAMPLED):
+        assert plans[statement].tables - {"jobs"} <= ahead, "what is later is not planned"
+        assert not plans[statement].scans
+    assert "jobs_pkey" in plans[scaling.SAMPLED].indexes
 
 
 CHECKS = [check for name, check in list(globals().items()) if name.startswith("check_")]

@@ -461,6 +461,14 @@ class LaneCount(msgspec.Struct, frozen=True):
     objective_sec: Annotated[float, _note("How long it may be: the lane's, or the settings'.")]
 
 
+class LaneScaling(msgspec.Struct, frozen=True):
+    """How many slots a lane needs in all, as the scheduler that leads has found."""
+
+    wanted_slots: int
+    reason: Annotated[str, _note("What they are needed for.")]
+    since: Stamp
+
+
 class LaneDocument(msgspec.Struct, frozen=True):
     """A stream of runs with limits of its own."""
 
@@ -475,6 +483,7 @@ class LaneDocument(msgspec.Struct, frozen=True):
     objective_sec: float | None
     sheddable: bool
     counts: Annotated[LaneCount | None, _note("Null until a scheduler has counted.")]
+    scaling: Annotated[LaneScaling | None, _note("Null until a scheduler has looked.")]
 
 
 class AlertDocument(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from noonday.api import bodies, problems
 from noonday.api.context import caller_of, context_of, lanes_of
-from noonday.api.documents import LaneCount, LaneDocument, maybe, stamp
+from noonday.api.documents import LaneCount, LaneDocument, LaneScaling, maybe, stamp
 from noonday.api.ids import name_of
 from noonday.api.notes import note
 from noonday.api.pages import json, place
@@ -21,7 +21,7 @@ from noonday.api.reading import Fault
 from noonday.api.replay_bodies import WhyBody
 from noonday.api.schemas import LaneBody
 from noonday.domain.lanes import MOST_LANES, READY_MADE, Lane, is_name
-from noonday.store import Row, Tx, lanes
+from noonday.store import Row, Tx, lanes, scaling
 
 _SETTINGS: Final = ("weight", "max_running", "ageing_sec", "objective_sec", "sheddable")
 
@@ -32,8 +32,12 @@ async def page(request: Request) -> Response:
     (after,) = where.after(tuple[str]) or ("",)
     async with context_of(request).store.transaction() as tx:
         found, counted = await lanes.every(tx), await lanes.counted(tx)
+        wanted = await scaling.every(tx)
     rest = [lane for lane in found if lane.name > after]
-    shown = [_document(lane, counted.get(lane.name)) for lane in rest[: where.limit]]
+    shown = [
+        _document(lane, counted.get(lane.name), wanted.get(lane.name))
+        for lane in rest[: where.limit]
+    ]
     return where.answer(shown, (shown[-1].name,) if len(rest) > len(shown) else None)
 
 
@@ -123,10 +127,11 @@ async def _shown(tx: Tx, name: str) -> LaneDocument:
     lane = await lanes.one(tx, name)
     if lane is None:
         raise not_found("No lane")
-    return _document(lane, (await lanes.counted(tx)).get(name))
+    counted, wanted = await lanes.counted(tx), await scaling.every(tx)
+    return _document(lane, counted.get(name), wanted.get(name))
 
 
-def _document(lane: Lane, counted: Row | None) -> LaneDocument:
+def _document(lane: Lane, counted: Row | None, wanted: Row | None) -> LaneDocument:
     paused = lane.paused_at is not None
     return LaneDocument(
         name=lane.name,
@@ -140,6 +145,7 @@ def _document(lane: Lane, counted: Row | None) -> LaneDocument:
         objective_sec=lane.objective_sec,
         sheddable=lane.sheddable,
         counts=None if counted is None else _counts(counted),
+        scaling=None if wanted is None else _scaling(wanted),
     )
 
 
@@ -150,4 +156,10 @@ def _counts(row: Row) -> LaneCount:
         oldest_age_sec=row["oldest_age_sec"],
         running=row["running"],
         objective_sec=row["objective_sec"],
+    )
+
+
+def _scaling(row: Row) -> LaneScaling:
+    return LaneScaling(
+        wanted_slots=row["slots"], reason=row["reason"], since=stamp(row["changed_at"])
     )

@@ -14,7 +14,8 @@ app = typer.Typer(no_args_is_help=True, help="Streams of runs with limits of the
 
 COLUMNS: Final = (
     "name", "state", "counts.ready", "counts.oldest_age_sec", "counts.objective_sec",
-    "counts.running", "max_running", "weight", "sheddable", "since", "reason",
+    "counts.running", "scaling.wanted_slots", "max_running", "weight", "sheddable",
+    "since", "reason",
 )  # fmt: skip
 
 NONE: Final = "none"

@@ -51,7 +51,12 @@ def up(
     host: Host = None,
     home: Home = None,
     pool: Pools = None,
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help="Worker processes: a number, or bounds like 1..8 to follow the load. [default: 1]"
+        ),
+    ] = None,
     schedulers: Annotated[int, typer.Option(min=1, max=64, help="Scheduler processes.")] = 1,
     demo: Annotated[
         bool, typer.Option("--demo", help="Run example jobs against a receiver here.")
@@ -66,6 +71,7 @@ def up(
     \b
     Examples:
       noonday up --port 8000
+      noonday up --workers 1..8
       noonday up --demo
     """
     settings = _settings(
@@ -75,6 +81,7 @@ def up(
         host=host,
         home=home,
         worker_pools=pool or None,
+        workers=workers,
     )
     from noonday import demo as example
     from noonday import supervisor
@@ -88,7 +95,7 @@ def up(
         return example.show(running, once=once) if demo else STAY
 
     with _failures():
-        code = supervisor.up(settings, workers=workers, schedulers=schedulers, say=_say, show=show)
+        code = supervisor.up(settings, schedulers=schedulers, say=_say, show=show)
     raise typer.Exit(code)
 
 

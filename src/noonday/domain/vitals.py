@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from noonday.domain.alerts import AlertName, Condition
+from noonday.domain.flow import Work
 
 WINDOW: Final = timedelta(minutes=10)
 """The time that counts are of."""
@@ -49,6 +50,8 @@ class Vitals(msgspec.Struct, frozen=True, omit_defaults=True):
     """Duplicates that nothing explains."""
     loop_errors: dict[str, int] = {}
     stalled: tuple[str, ...] = ()
+    works: dict[str, Work] = {}
+    """A worker's lanes, since it started."""
 
 
 class Letters(NamedTuple):

@@ -74,6 +74,8 @@ class Beats:
         await self._report()
         for pool in self._pools.values():
             self._metrics.slots_stand_at(pool.name, pool.slots, pool.busy)
+            for lane in pool.lanes:
+                self._metrics.serves(lane, pool.slots, pool.free)
         return 0
 
     async def _heed(self) -> None:

@@ -13,8 +13,9 @@ from datetime import datetime
 
 import structlog
 
+from noonday.domain import flow
 from noonday.domain.lanes import Standing, judge
-from noonday.store import Row, Store, Tx, gauges, lanes, workers
+from noonday.store import Row, Store, Tx, gauges, lanes, scaling, workers
 from noonday.store.lanes import Gauge
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Depth, Metrics
@@ -47,6 +48,10 @@ class Gauges:
         async with self._store.transaction() as tx:
             rows, held = await gauges.lanes(tx), await gauges.held(tx)
             horizon, slowed = await gauges.horizon(tx), await gauges.slowed(tx)
+            wanted, works = await scaling.every(tx), await scaling.works(tx)
+        self._metrics.wanted_stand_at(
+            {lane: row["slots"] for lane, row in wanted.items()}, flow.slots(works.values())
+        )
         self._metrics.held_stand_at(held)
         self._metrics.slowed_stand_at(slowed)
         self._metrics.horizon_stands_at(horizon["age_sec"], horizon["transactions"])

@@ -139,6 +139,7 @@ class Worker:
         self.rates = Rates(store, metrics)
         self.settling = Settling(store, metrics, self._flights, backlogs)
         self.beats = Beats(beat_store, id, name, metrics, self._flights, self.pools)
+        self._ending = False
         self.wake_claim: Callable[[str], None] = _nobody
         """Called with a pool when slots of it have become free while more runs wait for them."""
 
@@ -154,7 +155,7 @@ class Worker:
 
     async def _fill(self, pool: Pool) -> int:
         # (Mute: a lease that cannot be extended would end as one more attempt.)
-        if self._claims_nothing:
+        if self._ending or self.beats.mute or self.settling.is_full:
             return 0
         claimed, failed = 0, None
         for lane in pool.doubtful:
@@ -162,7 +163,7 @@ class Worker:
                 await self._let_go_of_unknown(lane)
             except StoreUnavailable as error:
                 failed = error
-        if pool.may_claim():
+        if not self.beats.stopping and pool.may_claim():
             waiting = [lane for lane in await self._waiting(pool) if not lane.in_doubt]
             # What one lane has no use for is dealt out again.
             while shares := pool.shares(waiting, CLAIM_BATCH):
@@ -220,7 +221,7 @@ class Worker:
         except _NothingClaimed as nothing:
             lane.in_doubt, lane.more = False, nothing.more
             return 0
-        if self.beats.stopping:
+        if self._ending:
             return 0  # nobody would wait for these any more: `leave` hands them back
         # Not before the commit: by its time we look for what an unknown claim took.
         lane.claimed(took.clock, more=not took.claimed.drained)
@@ -306,6 +307,7 @@ class Worker:
         flight = taken.flight
         self._flights[flight.held] = flight
         lane.began()
+        self._metrics.began(lane.name)
         if flight.lease.attempt == 1:
             self._metrics.started((flight.lease.leased_at - flight.lease.due_at).total_seconds())
         if flight.not_before is not None:
@@ -379,6 +381,7 @@ class Worker:
         if flight.sent.maybe and flight.target is not None:
             took = time.monotonic() - flight.claimed
             self.costs.note(flight.lease.tenant_id, flight.target.host, took)
+        self._metrics.landed(lane.name)
         if pool.more:
             self.wake_claim(pool.name)
         if flight.lost:
@@ -388,12 +391,23 @@ class Worker:
 
     # --- shutdown -------------------------------------------------------------------------
 
+    def retire(self, wanted: bool) -> None:
+        """Claim no more, and be :attr:`idle` when the last run has ended, however long that takes;
+        or claim again, since it is needed after all."""
+        self.beats.stopping = wanted or self._ending
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing left to do, as it claims no more."""
+        doubt = any(lane.in_doubt for lane in self._served)
+        return self.beats.stopping and not (self._flights or self.settling.waiting or doubt)
+
     async def stop(self, grace_sec: float) -> None:
         """Claim no more, let finish what fits into the grace period, and stop the rest.
 
         Outcomes go on being settled meanwhile; :meth:`leave` comes after.
         """
-        self.beats.stopping = True
+        self._ending = self.beats.stopping = True
         await self._wait(grace_sec)
         for flight in self._flights.values():
             if not flight.landed:

@@ -179,7 +179,8 @@ async def resume(tx: Tx, name: str) -> bool:
 USED: Final = "SELECT EXISTS (SELECT FROM jobs WHERE lane = $1)"
 DELETE: Final = """
 WITH spans AS (DELETE FROM lane_spans WHERE lane = $1),
-     gauges AS (DELETE FROM lane_gauges WHERE lane = $1)
+     gauges AS (DELETE FROM lane_gauges WHERE lane = $1),
+     wanted AS (DELETE FROM wanted_slots WHERE lane = $1)
 DELETE FROM lanes WHERE name = $1
 """
 

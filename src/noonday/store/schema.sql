@@ -346,7 +346,7 @@ CREATE TABLE pending_counts (
     delta      integer NOT NULL,
     ended      integer NOT NULL,
     CONSTRAINT pending_counts_pkey PRIMARY KEY (tenant_id, process_id, since)
-) WITH (fillfactor=50);
+);
 
 CREATE TABLE rates (
     key       text NOT NULL,
@@ -504,9 +504,9 @@ CREATE TABLE tenants (
     CONSTRAINT tenants_max_running_check CHECK ((max_running >= 0)),
     CONSTRAINT tenants_weight_check CHECK ((weight > (0)::double precision))
 );
+CREATE INDEX tenants_caps_changed ON tenants USING btree (caps_changed_at) WHERE (caps_changed_at IS NOT NULL);
 CREATE INDEX tenants_rates ON tenants USING btree (id) WHERE (deliveries_per_sec IS NOT NULL);
 CREATE INDEX tenants_weight ON tenants USING btree (id) WHERE (weight <> (1)::double precision);
-CREATE INDEX tenants_caps_changed ON tenants USING btree (caps_changed_at) WHERE (caps_changed_at IS NOT NULL);
 
 CREATE TABLE timers (
     job_id           uuid NOT NULL,
@@ -518,6 +518,17 @@ CREATE TABLE timers (
     awaited          boolean NOT NULL DEFAULT false
 ) PARTITION BY RANGE (due_at);
 CREATE INDEX timers_job ON timers USING btree (job_id);
+
+CREATE TABLE wanted_slots (
+    lane        text NOT NULL,
+    slots       integer NOT NULL,
+    reason      text NOT NULL,
+    service_sec double precision NOT NULL,
+    changed_at  timestamp with time zone NOT NULL,
+    CONSTRAINT wanted_slots_pkey PRIMARY KEY (lane),
+    CONSTRAINT wanted_slots_service_sec_check CHECK ((service_sec > (0)::double precision)),
+    CONSTRAINT wanted_slots_slots_check CHECK ((slots >= 0))
+) WITH (fillfactor=50);
 
 CREATE TABLE workers (
     id         uuid NOT NULL,

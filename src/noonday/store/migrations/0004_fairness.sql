@@ -148,6 +148,16 @@ CREATE TABLE pending_counts (
     delta      integer NOT NULL,                          -- jobs that came less jobs that ended
     ended      integer NOT NULL,                          -- jobs that ended
     PRIMARY KEY (tenant_id, process_id, since)
+);
+
+-- How many slots each lane needs, so that workers can be started and stopped: written by the leader
+-- when it changes.
+CREATE TABLE wanted_slots (
+    lane        text PRIMARY KEY,
+    slots       integer NOT NULL CHECK (slots >= 0),
+    reason      text NOT NULL,
+    service_sec double precision NOT NULL CHECK (service_sec > 0),  -- how long a run kept its slot
+    changed_at  timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 -- Who queues (domain/fair.py). How a worker's lanes stand, beside its slots there.
 ALTER TABLE workers ADD COLUMN lanes json;

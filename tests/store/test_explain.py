@@ -28,6 +28,7 @@ from noonday.store import (
     dependencies,
     executions,
     holds,
+    lanes,
     letters,
     occurrences,
     pending,
@@ -246,6 +247,25 @@ async def check_look_below_the_floors(made: Explained) -> None:
         runs.LOWEST_READY, lambda tx: runs.lowest_ready(tx, "default", Floors().each())
     )
     assert (plan.indexes, plan.tables) == ({"runs_claim"}, {"runs"})
+
+
+async def check_look_at_lanes(made: Explained) -> None:
+    floors = [(lane, *each) for lane in ("default", "batch") for each in Floors().each()]
+    plan = await made.plan(runs.LOOK, lambda tx: runs.look(tx, floors))
+    assert (plan.indexes, plan.tables) == ({"runs_claim"}, {"runs"})
+
+
+async def check_claim_of_a_capped_lane(made: Explained) -> None:
+    async with made.store.transaction() as tx:
+        lane = await lanes.one(tx, "default")
+        assert lane is not None
+        await lanes.own(tx, "default")
+        await lanes.change(tx, lane, lane._replace(max_running=100))
+    plan = await made.plan(lanes.COUNT, lambda tx: lanes.enter(tx, "default", 10))
+    assert "runs_claim" in plan.indexes
+    assert plan.scans <= {"lane_spans"}, "a row for each priority"
+    async with made.store.transaction() as tx:
+        await lanes.change(tx, lane._replace(max_running=100), lane)
 
 
 async def check_heartbeat(made: Explained) -> None:

@@ -26,7 +26,7 @@ from noonday.domain.model import (
     Schedule,
     shard_of,
 )
-from noonday.domain.ranking import Band, Floors, Range, Span
+from noonday.domain.ranking import Band, Floors, Range, Ranks, Span, Work, by_time
 from noonday.domain.schedule import jitter
 from noonday.store import Row, Tx, jobs, occurrences, runs, settlements, shards, timers
 from noonday.store.occurrences import Entry, Fired, Opening
@@ -39,7 +39,8 @@ HOLD_KEY = "lane:x"
 TENANT = 1
 WORKER = UUID(int=1)
 OTHER_WORKER = UUID(int=2)
-TARGET = HttpTarget("http://127.0.0.1/hook")
+HOST = "127.0.0.1"
+TARGET = HttpTarget(f"http://{HOST}/hook")
 SUCCESS = Outcome(OutcomeKind.SUCCESS, http_status=200)
 FAILURE = Outcome(OutcomeKind.TRANSIENT, http_status=503, error="busy", unknown=True)
 
@@ -111,13 +112,18 @@ async def ready(
     lease_sec: int = LEASE_SEC,
     tenant: int = TENANT,
     url: str | None = None,
+    ranks: Ranks = by_time,
 ) -> list[RunKey]:
     """One-off jobs that are due now, each with its READY run."""
     now = await tx.clock()
     spec = spec_of(Once(now), policy=policy, lease_sec=lease_sec, url=url)
     made = [new_job(spec, now, lane=lane, priority=priority, tenant=tenant) for _ in range(count)]
     await jobs.insert(tx, made)
-    opened = [Opening(job.id, now, Kind.SCHEDULE, tenant, now, 1, lane, priority) for job in made]
+    given = ranks([Work(tenant, lane, priority, HOST)] * count, now)
+    opened = [
+        Opening(job.id, now, Kind.SCHEDULE, tenant, now, 1, lane, priority, rank)
+        for job, rank in zip(made, given, strict=True)
+    ]
     assert await occurrences.open_now(tx, opened, now) == count
     return [RunKey(job.id, Kind.SCHEDULE, now) for job in made]
 

@@ -12,12 +12,15 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from noonday.domain.breaker import pauses
+from noonday.domain.fair import Ranker
 from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
 from noonday.domain.pools import Pool
+from noonday.domain.ranking import Ranks, by_time
 from noonday.executors import Sent
 from noonday.loops.admission import Admission
 from noonday.loops.admitting import Admitting
 from noonday.loops.dependents import Dependents
+from noonday.loops.fairness import Fairness
 from noonday.loops.janitor import Janitor
 from noonday.loops.pacing import Pacing
 from noonday.loops.reaper import Reaper
@@ -104,6 +107,7 @@ class Parts:
         slots: int = 64,
         long_slots: int = 0,
         plan: Sequence[Pool] | None = None,
+        ranker: Ranker | None = None,
     ) -> Worker:
         store = store or self._store
         return Worker(
@@ -116,6 +120,7 @@ class Parts:
             keys=SigningKeys(self._store, SecretBox([bytes(32)])),
             metrics=Metrics(),
             plan=plan or [Pool(("default",), slots), Pool(("long",), long_slots)],
+            ranker=ranker,
             backlogs=self._backlogs,
         )
 
@@ -146,8 +151,11 @@ class Parts:
     def dependents(self) -> Dependents:
         return Dependents(self._store, Metrics(), Wakeups(self._store), self._backlogs)
 
-    def retries(self) -> Retries:
-        return Retries(self._store, Wakeups(self._store))
+    def retries(self, ranks: Ranks = by_time) -> Retries:
+        return Retries(self._store, Wakeups(self._store), ranks)
+
+    def fairness(self, ranker: Ranker) -> Fairness:
+        return Fairness(self._store, uuid4(), ranker)
 
 
 async def landed(worker: Worker) -> None:

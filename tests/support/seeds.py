@@ -27,7 +27,7 @@ from noonday.domain.model import (
     Schedule,
     shard_of,
 )
-from noonday.domain.ranking import Band, Floors, Range, Span
+from noonday.domain.ranking import Band, Floors, Range, Ranks, Span, Work, by_time
 from noonday.domain.schedule import jitter
 from noonday.store import Row, Tx, jobs, limits, occurrences, runs, settlements, shards, timers
 from noonday.store.limits import Limit
@@ -41,7 +41,8 @@ HOLD_KEY = "lane:x"
 TENANT = 1
 WORKER = UUID(int=1)
 OTHER_WORKER = UUID(int=2)
-TARGET = HttpTarget("http://127.0.0.1/hook")
+HOST = "127.0.0.1"
+TARGET = HttpTarget(f"http://{HOST}/hook")
 SUCCESS = Outcome(OutcomeKind.SUCCESS, http_status=200)
 FAILURE = Outcome(OutcomeKind.TRANSIENT, http_status=503, error="busy", unknown=True)
 
@@ -115,6 +116,7 @@ async def ready(
     url: str | None = None,
     host: str = "127.0.0.1",
     key: str | None = None,
+    ranks: Ranks = by_time,
 ) -> list[RunKey]:
     """One-off jobs that are due now, each with its READY run; held, if it has a cap."""
     now = await tx.clock()
@@ -123,9 +125,10 @@ async def ready(
     job = job._replace(target_host=host, concurrency_key=key)
     made = [job._replace(id=job_id()) for _ in range(count)]
     await jobs.insert(tx, made)
+    given = ranks([Work(tenant, lane, priority, host)] * count, now)
     opened = [
-        Opening(each.id, now, Kind.SCHEDULE, tenant, now, 1, lane, priority, None, host, key)
-        for each in made
+        Opening(each.id, now, Kind.SCHEDULE, tenant, now, 1, lane, priority, rank, host, key)
+        for each, rank in zip(made, given, strict=True)
     ]
     assert await occurrences.open_now(tx, opened, now) == count
     return [RunKey(job.id, Kind.SCHEDULE, now) for job in made]

@@ -79,7 +79,9 @@ async def flood(scale: float) -> dict[str, Figures]:
             flooding = asyncio.create_task(_flood(newsletter, theirs.url, count))
             drain = asyncio.create_task(_gone(flooding, store))
             made = await _payments(
-                payments, mine.url, lambda t, d=drain: t < quiet_sec or not d.done()  # type: ignore[misc]
+                payments,
+                mine.url,
+                lambda t, d=drain: t < quiet_sec or not d.done(),  # type: ignore[misc]
             )
             await drain
             await drained(store)

@@ -103,7 +103,7 @@ async def service(*roles: str, slots: int = 256) -> AsyncIterator[Service]:
                 database_url=postgres.dsn(),
                 allow_private_targets=True,
                 allowed_ports=(),
-                worker_slots=slots,
+                worker_pools=(f"critical,default,batch,*={slots}", "long=32"),
                 log_level="warning",
             )
             token = (await prepare(settings)).token or ""

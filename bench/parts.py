@@ -8,16 +8,20 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from uuid import uuid4
 
 from bench import harness, wire
 from bench.harness import Service, Sink, Usage
+from noonday.api.auth import KNOWN_SEC
 from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
+from noonday.domain.pools import Pool
+from noonday.domain.quotas import Quotas
 from noonday.executors import Sent
 from noonday.loops import Loop
 from noonday.loops.flight import BEAT_SEC
 from noonday.loops.worker import Worker
-from noonday.store import Row, Store, Tx, runs
+from noonday.store import Row, Store, Tx, runs, tenants
 from noonday.store.blobs import LocalBlobs
 from noonday.store.secretbox import read_key_file
 from noonday.store.signing import SigningKeys
@@ -89,6 +93,36 @@ async def post(scale: float) -> dict[str, Figures]:
             )
             await store.close()
     return found
+
+
+AMPLE = Quotas(100_000.0, None, 100_000_000, 100_000_000)
+COUNTED = "UPDATE pending_bases SET counted_at = now() - interval '1 minute'"
+
+
+async def quotas(scale: float) -> dict[str, Figures]:
+    """POST /v1/jobs of a tenant without quotas and with all of them, in turns; none is used up."""
+    turns, names = 3, ("without", "with")
+    parts: dict[str, list[Figures]] = {name: [] for name in names}
+    async with harness.service("api") as running:
+        await _ready(running)
+        store = await running.store()
+        due = {"type": "once", "delay": "P30D"}
+        raw = _post(running, "/v1/jobs", job("http://127.0.0.1:1/", dict(due)))
+        for name in ("without", *names * turns):  # the first one is to warm up
+            async with store.transaction() as tx:
+                await tenants.set_quotas(tx, 1, AMPLE if name == "with" else Quotas())
+                await tx.execute(COUNTED)
+            await asyncio.sleep(KNOWN_SEC + 1)
+            before, began = await running.usage(store), time.perf_counter()
+            count, took = await wire.hammer(running.address, 64, 20 * scale, lambda: raw)
+            seconds = time.perf_counter() - began
+            parts[name].append(figures(count, seconds, before, await running.usage(store), took))
+        await store.close()
+    return {f"post {name} quotas": _median(found[-turns:]) for name, found in parts.items()}
+
+
+def _median(found: list[Figures]) -> Figures:
+    return {key: sorted(part[key] for part in found)[len(found) // 2] for key in found[0]}
 
 
 async def bulk(scale: float) -> dict[str, Figures]:
@@ -200,7 +234,7 @@ async def long(scale: float) -> dict[str, Figures]:
             store, beats, uuid4(), "bench", executors={HttpTarget: Endless()},
             blobs=LocalBlobs(running.settings.blobs_folder),
             keys=SigningKeys(store, read_key_file(running.settings.secret_key_path)),
-            metrics=metrics, slots={"long": count},
+            metrics=metrics, plan=[Pool(("long",), count)],
         )  # fmt: skip
         beating = Loop("heartbeat", worker.beats.tick, metrics, pause_sec=BEAT_SEC, steady=True)
         beating.start()
@@ -240,7 +274,7 @@ async def drain(scale: float) -> dict[str, Figures]:
             store, beats, uuid4(), "bench", executors={HttpTarget: Nothing()},
             blobs=LocalBlobs(running.settings.blobs_folder),
             keys=SigningKeys(store, read_key_file(running.settings.secret_key_path)),
-            metrics=metrics, slots={"default": 1_000},
+            metrics=metrics, plan=[Pool(("default",), 1_000)],
         )  # fmt: skip
         claim, settle = (
             Loop("claim", worker.tick, metrics),
@@ -308,11 +342,62 @@ async def start_latency(scale: float) -> dict[str, Figures]:
     return {"due to receiver, idle": figures(count, seconds, before, after, late)}
 
 
+LIMIT = """
+INSERT INTO limits (key, tenant_id, kind, name, rate_per_sec, changed_at)
+VALUES ('host:1:127.0.0.1', 1, 'host', '127.0.0.1', $1, now())
+"""
+HELD = "SELECT coalesce(sum(lease_version), 0)::int FROM executions"
+
+
+async def rates(scale: float) -> dict[str, Figures]:
+    """A backlog of a host with a rate, two worker processes: the gaps between arrivals, by how many
+    runs more than the rate allows came within any time, and claims per delivery."""
+    found = {}
+    for per_sec, count in ((100, 1_000), (1_000, max(int(10_000 * scale), 2_000))):
+        sink = Sink()
+        async with harness.service("api") as running:
+            await _ready(running)
+            store = await running.store()
+            async with store.transaction() as tx:
+                await tx.execute(LIMIT, float(per_sec))
+            await _fill(running, sink.url, count)
+            before, began = await running.usage(store), time.perf_counter()
+            for role in ("scheduler", "worker", "worker"):
+                running.start(role)
+            await _drained(store)
+            seconds = time.perf_counter() - began
+            after = await running.usage(store)
+            async with store.transaction() as tx:
+                claims = await tx.value(HELD)
+            await store.close()
+        came = sink.stop()["came_at"]
+        assert isinstance(came, list)
+        gaps = [after - before for before, after in pairwise(came)]
+        row = figures(count, seconds, before, after, gaps)
+        row["per_sec"] = (len(came) - 1) / (came[-1] - came[0])
+        row["more_than_allowed"] = _excess(came, per_sec)
+        row["claims"] = claims / count
+        found[f"a rate of {per_sec}/s, arrivals"] = row
+    return found
+
+
+def _excess(came: list[float], per_sec: float) -> float:
+    """By how many the arrivals within any time are more than the rate gives in it."""
+    most, lowest = 0.0, float("inf")
+    for n, at in enumerate(came):
+        ahead = n - at * per_sec
+        lowest = min(lowest, ahead)
+        most = max(most, ahead - lowest)
+    return most
+
+
 PARTS: dict[str, Callable[[float], Coroutine[object, None, dict[str, Figures]]]] = {
     "post": post,
+    "quotas": quotas,
     "bulk": bulk,
     "drain": drain,
     "long": long,
     "webhook": webhook,
     "start_latency": start_latency,
+    "rates": rates,
 }

@@ -16,6 +16,7 @@ from noonday.domain import vitals
 from noonday.domain.alerts import RULES, AlertName
 from noonday.domain.model import SHARDS
 from noonday.domain.notices import alertname, runbook
+from noonday.settings import Settings
 from noonday.telemetry import CAUSES, Depth, Metrics
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -120,3 +121,16 @@ def test_causes_of_duplicates_are_there_from_the_start() -> None:
     shown = Metrics().render().decode()
     for cause in CAUSES:
         assert f'noonday_duplicates_total{{cause="{cause}"}} 0.0' in shown
+
+
+# --- scaling ----------------------------------------------------------------------------------
+
+
+def test_what_scales_by_the_metrics_has_a_trigger_for_each_pool_of_one_worker() -> None:
+    scaled = yaml.safe_load((DEPLOY / "keda.yml").read_text())["spec"]
+    asked = [trigger["metadata"] for trigger in scaled["triggers"]]
+    assert [int(each["threshold"]) for each in asked] == [slots for _, slots in Settings().pools]
+    shown = Metrics().render().decode()
+    for each in asked:
+        (series,) = re.findall(r"noonday_\w+", each["query"])
+        assert f"# TYPE {series} gauge\n" in shown

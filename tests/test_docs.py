@@ -178,6 +178,7 @@ def metric_names() -> list[str]:
     metrics = Metrics("0")
     metrics.lanes_stand_at({})
     metrics.horizon_stands_at(0.0, 0)
+    metrics.slowed_stand_at(0)
     return re.findall(r"^# HELP (noonday_\w+)", metrics.render().decode(), re.MULTILINE)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,7 @@ def test_without_anything_the_defaults_suit_one_machine(here: Path) -> None:
     assert settings.database_url is None
     assert settings.host == "127.0.0.1"
     assert settings.allow_private_targets is False
+    assert settings.worker_bounds == (1, 1)
     assert settings.retention == Retention(7, 90, 400, 24)
     assert settings.blobs_folder == here / ".noonday/blobs"
     assert settings.secret_key_path == here / ".noonday/secret.key"
@@ -144,12 +146,46 @@ def test_variables_that_a_container_platform_adds_for_a_service_are_not_ours(her
         ('alert_authorization = "Bearer x"', "alert_authorization: "),
         ('lane_objectives = ["batch"]', "lane_objectives"),
         ('lane_objectives = ["batch=0"]', "lane_objectives"),
+        ("worker_pools = []", "worker_pools: "),
+        ('worker_pools = "default=1"', "worker_pools: "),
+        ('worker_pools = ["default"]', "worker_pools: each pool is written lane=slots"),
+        ('worker_pools = ["default=1", "batch"]', "worker_pools: each pool is written"),
+        ('worker_pools = ["default=1=2"]', "worker_pools: each pool is written"),
+        ('worker_pools = ["default=1.5"]', "worker_pools: the slots of default"),
+        ('worker_pools = ["default=-1"]', "worker_pools: the slots of default"),
+        ('worker_pools = ["default="]', "worker_pools: the slots of default"),
+        ('worker_pools = ["default=10001"]', "worker_pools: the slots of default"),
+        ('worker_pools = ["=1"]', "worker_pools: '' is no name of a lane"),
+        ('worker_pools = ["A=1"]', "worker_pools: 'A' is no name of a lane"),
+        ('worker_pools = ["a,b=1", "b=1"]', "worker_pools: the lane b is named twice"),
+        ('worker_pools = ["*=1", "a,*=1"]', "worker_pools: the lane * is named twice"),
+        ('worker_pools = ["default=0", "long=0"]', "worker_pools: a worker has to have at least"),
+        ("workers = 0", "workers: "),
+        ("workers = 65", "workers: "),
+        ("workers = true", "workers: "),
+        ('workers = "8..1"', "workers: "),
+        ('workers = "1.."', "workers: "),
+        ('workers = "1...8"', "workers: "),
+        ('workers = "many"', "workers: "),
     ],
 )
 def test_a_wrong_value_in_the_file_is_a_fault_of_its_key(here: Path, text: str, says: str) -> None:
     faults = faults_of(write(here, text), {})
     assert len(faults) == 1
     assert says in faults[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "bounds"), [("3", (3, 3)), ("1..8", (1, 8)), ("2..2", (2, 2)), ("64", (64, 64))]
+)
+def test_workers_are_a_number_or_bounds(here: Path, given: str, bounds: tuple[int, int]) -> None:
+    assert load(None, {"NOONDAY_WORKERS": given}).worker_bounds == bounds
+    assert load(None, {}, {"workers": given}).worker_bounds == bounds
+    assert load(write(here, f'workers = "{given}"'), {}).worker_bounds == bounds
+
+
+def test_a_number_of_workers_needs_no_quotes_in_the_file(here: Path) -> None:
+    assert load(write(here, "workers = 2"), {}).worker_bounds == (2, 2)
 
 
 def test_a_file_that_was_asked_for_has_to_be_there(here: Path) -> None:
@@ -176,6 +212,31 @@ def test_a_lane_may_have_an_objective_of_its_own(here: Path) -> None:
     settings = load(None, {"NOONDAY_LANE_OBJECTIVES": "batch=3600, critical=5"})
     lanes = ("critical", "default", "batch")
     assert [settings.objective_of(lane) for lane in lanes] == [5, 60, 3600]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"file": 'worker_pools = ["critical=16", "default,batch=48", "*=8"]'},
+        {"variable": "critical=16, default,batch=48, *=8"},
+        {"variable": "critical=16,default,batch=48,*=8"},
+        {"option": ["critical=16", "default,batch=48", "*=8"]},
+        {"option": ["critical=16,default,batch=48,*=8"]},
+    ],
+)
+def test_pools_are_read_wherever_they_are_given(here: Path, given: dict[str, Any]) -> None:
+    write(here, given.get("file", ""))
+    settings = load(
+        None,
+        {"NOONDAY_WORKER_POOLS": given.get("variable", "")},
+        {"worker_pools": given.get("option")},
+    )
+    assert settings.pools == [(("critical",), 16), (("default", "batch"), 48), (("*",), 8)]
+
+
+def test_by_default_every_lane_is_served_and_long_work_shares_no_slot() -> None:
+    lanes = [lanes for lanes, slots in Settings().pools if slots]
+    assert lanes == [("critical",), ("default", "batch", "*"), ("long",)]
 
 
 def test_address_and_key_for_client_commands_are_kept_for_their_owner_alone(here: Path) -> None:

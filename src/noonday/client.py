@@ -287,12 +287,75 @@ class Targets(Resource[_D_co, _I_co]):
     """What is called, and whether it is left alone."""
 
     def list(self, **filters: Any) -> _I_co:
-        """Targets whose breaker has opened before, by the filters of ``GET /v1/targets``."""
+        """Targets whose breaker has opened before or whose host has a rate, by the filters of
+        ``GET /v1/targets``."""
         return self._pages(_read("/v1/targets", filters))
 
     def resume(self, host: str) -> _D_co:
         """Let the runs of a host go on, those to its suspended URLs too."""
         return self._send(Call("POST", f"/v1/targets/{_segment(host)}/resume"))
+
+
+class Lanes(Resource[_D_co, _I_co]):
+    """Streams of runs with limits of their own."""
+
+    def list(self) -> _I_co:
+        """All lanes, by name."""
+        return self._pages(_read("/v1/lanes"))
+
+    def put(self, name: str, **settings: Any) -> _D_co:
+        """For admins: make a lane, or change one: ``weight``, ``max_running``, ``ageing_sec``,
+        ``objective_sec``, ``sheddable``. What is not given stays; None takes a limit away."""
+        return self._send(Call("PUT", _lane(name), body=settings, repeatable=True))
+
+    def delete(self, name: str) -> _D_co:
+        """For admins: delete a lane that is not ready-made and that no job belongs to."""
+        return self._send(Call("DELETE", _lane(name), repeatable=True))
+
+    def pause(self, name: str, reason: str = "") -> _D_co:
+        """Start nothing more of a lane."""
+        call = Call("POST", f"{_lane(name)}/pause", body={"reason": reason}, repeatable=True)
+        return self._send(call)
+
+    def resume(self, name: str, reason: str = "") -> _D_co:
+        """Let the runs of a lane start again."""
+        call = Call("POST", f"{_lane(name)}/resume", body={"reason": reason}, repeatable=True)
+        return self._send(call)
+
+
+def _lane(name: str) -> str:
+    return f"/v1/lanes/{_segment(name)}"
+
+
+class Limits(Resource[_D_co, _I_co]):
+    """What the tenant's hosts and concurrency keys are limited to."""
+
+    def list(self) -> _I_co:
+        """The tenant's own cap, then its limits, each with the slots in use and who waits."""
+        return self._pages(_read("/v1/limits"))
+
+    def set_host(
+        self, host: str, *, max_running: int | None = None, rate_per_sec: float | None = None
+    ) -> _D_co:
+        """Limit runs that call a host: how many at a time, how many in a second. None: any."""
+        body = {"max_running": max_running, "rate_per_sec": rate_per_sec}
+        return self._put("hosts", host, body)
+
+    def set_key(self, key: str, *, max_running: int | None) -> _D_co:
+        """How many runs of a concurrency key are carried out at a time. None: any number."""
+        return self._put("keys", key, {"max_running": max_running})
+
+    def clear_host(self, host: str) -> _D_co:
+        """Take a host's limits away."""
+        return self._send(Call("DELETE", f"/v1/limits/hosts/{_segment(host)}", repeatable=True))
+
+    def clear_key(self, key: str) -> _D_co:
+        """Have a concurrency key carried out one at a time, as if nothing had been said."""
+        return self._send(Call("DELETE", f"/v1/limits/keys/{_segment(key)}", repeatable=True))
+
+    def _put(self, kind: str, name: str, body: Document) -> _D_co:
+        path = f"/v1/limits/{kind}/{_segment(name)}"
+        return self._send(Call("PUT", path, body=body, repeatable=True))
 
 
 class Tenants(Resource[_D_co, _I_co]):
@@ -303,7 +366,9 @@ class Tenants(Resource[_D_co, _I_co]):
         return self._pages(_read("/v1/tenants"))
 
     def change(self, name: str, **settings: Any) -> _D_co:
-        """Change settings: ``max_payload_bytes``, ``keep_responses``."""
+        """Change settings: ``max_payload_bytes``, ``keep_responses``, ``weight``; ``max_running``,
+        ``deliveries_per_sec`` and the quotas ``creates_per_sec``, ``creates_burst``,
+        ``create_bytes_per_sec`` and ``max_pending_jobs``, of which None takes one away."""
         path = f"/v1/tenants/{_segment(name)}"
         return self._send(Call("PATCH", path, body=settings, repeatable=True))
 
@@ -375,6 +440,8 @@ class _Api(Generic[_D_co, _I_co]):
         self.runs: Runs[_D_co, _I_co] = Runs(sender)
         self.dlq: DeadLetters[_D_co, _I_co] = DeadLetters(sender)
         self.targets: Targets[_D_co, _I_co] = Targets(sender)
+        self.lanes: Lanes[_D_co, _I_co] = Lanes(sender)
+        self.limits: Limits[_D_co, _I_co] = Limits(sender)
         self.replays: Replays[_D_co, _I_co] = Replays(sender)
         self.tenants: Tenants[_D_co, _I_co] = Tenants(sender)
         self.api_keys: ApiKeys[_D_co, _I_co] = ApiKeys(sender)

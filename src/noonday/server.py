@@ -1,7 +1,9 @@
 """The composition root: the one place where parts are built, started and stopped.
 
 ``ROLES`` says what each kind of process consists of. A process runs until SIGTERM or SIGINT (or,
-when a supervisor started it, until its standard input ends) and then stops its parts in order.
+when a supervisor started it, until its standard input ends) and then stops its parts in order. A
+worker that gets SIGUSR1 claims no more and stops once its last run has ended; SIGUSR2 takes that
+back.
 """
 
 from __future__ import annotations
@@ -30,36 +32,62 @@ from noonday.api.app import create_app
 from noonday.api.context import AppContext
 from noonday.domain.breaker import pauses
 from noonday.domain.errors import NoondayError, NoRoom, SecretUnreadable, StoreUnavailable
-from noonday.domain.model import LANES, HttpTarget, Reason
+from noonday.domain.fair import Ranker
+from noonday.domain.model import HttpTarget, Reason
+from noonday.domain.pools import Pool
 from noonday.domain.roles import Role
 from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, find_binaries, running_dsn
 from noonday.executors.http import HttpExecutor
 from noonday.executors.posting import Poster
 from noonday.loops import Loop
 from noonday.loops.admission import PAUSE_SEC, Admission
+from noonday.loops.admitting import Admitting
 from noonday.loops.alerts import Alerts
+from noonday.loops.costs import TELL_SEC
+from noonday.loops.dependents import LOOK_SEC, Dependents
+from noonday.loops.fairness import REFRESH_SEC, Fairness
 from noonday.loops.flight import BEAT_SEC
+from noonday.loops.gauges import Gauges
 from noonday.loops.janitor import Janitor
+from noonday.loops.marking import Marking
 from noonday.loops.operations import Operations
+from noonday.loops.pacing import LONGEST_SEC, Pacing
+from noonday.loops.pending import Recount
+from noonday.loops.rates import READ_SEC
 from noonday.loops.reaper import Reaper
 from noonday.loops.replays import Replays
 from noonday.loops.retries import Retries
+from noonday.loops.scaling import Scaling
 from noonday.loops.scheduler import Scheduler
 from noonday.loops.vitals import Reporter
 from noonday.loops.worker import Worker
 from noonday.settings import Settings
-from noonday.store import Store, Tx, api_keys, audit, gauges, migrate, tenants, workers
+from noonday.store import (
+    Store,
+    Tx,
+    api_keys,
+    audit,
+    dependencies,
+    gauges,
+    migrate,
+    tenants,
+    workers,
+)
+from noonday.store.backlogs import Backlogs
 from noonday.store.blobs import LocalBlobs
 from noonday.store.connections import host_name
 from noonday.store.secretbox import SecretBox, create_key_file, read_key_file
 from noonday.store.signing import SigningKeys
 from noonday.store.wakeups import RUNS, TIMERS, Wakeups
-from noonday.telemetry import Depth, Metrics, configure_logs
+from noonday.telemetry import Metrics, configure_logs
 
 WAIT_FOR_DATABASE_SEC: Final = 30.0
 GAUGES_SEC: Final = 5.0
 ALERTS_SEC: Final = 5.0
+SCALING_SEC: Final = 5.0
 REPORT_SEC: Final = 2.0
+PENDING_SEC: Final = 1.0
+RETIRE_SEC: Final = 0.5
 SPARE_FILES: Final = 128
 """Open files of a worker beside its slots and pool: logs, blobs, connections just left idle."""
 BESIDE_POOL: Final = 2
@@ -80,10 +108,17 @@ class Node:
     store: Store
     metrics: Metrics
     wakeups: Wakeups
+    backlogs: Backlogs
     unsafe: list[str]
     stack: AsyncExitStack
     api_socket: socket.socket | None
+    ranker: Ranker = field(default_factory=Ranker)
+    """Where what becomes claimable queues, as far as this process knows."""
     loops: list[Loop] = field(default_factory=list)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is to stop."""
+    retire: Callable[[bool], None] | None = None
+    """Tells it to go once it is idle, or to stay after all; None when it cannot."""
 
     def loop(self, name: str, tick: Callable[[], Awaitable[int]], **how: object) -> Loop:
         """A loop that starts now and, when the process stops, ends after its tick."""
@@ -123,12 +158,15 @@ async def api(node: Node) -> None:
     """HTTP in."""
     settings = node.settings
     node.loop("report", _reporter(node), pause_sec=REPORT_SEC, steady=True)
+    _admitting(node)
     context = AppContext(
         store=node.store,
         blobs=node.blobs(),
         secretbox=read_key_file(settings.secret_key_path),
         wakeups=node.wakeups,
         metrics=node.metrics,
+        backlogs=node.backlogs,
+        ranks=node.ranker.ranks,
         allow_private_targets=settings.allow_private_targets,
         allowed_ports=settings.allowed_ports,
         blobs_shared=settings.blobs_shared,
@@ -142,7 +180,8 @@ async def api(node: Node) -> None:
 async def scheduler(node: Node) -> None:
     """Timers become runs; retries, replays, expired leases and old partitions are looked after."""
     settings, store, metrics = node.settings, node.store, node.metrics
-    part = Scheduler(store, node.id, node.name, metrics, node.wakeups)
+    backlogs, ranks = node.backlogs, node.ranker.ranks
+    part = Scheduler(store, node.id, node.name, metrics, node.wakeups, ranks, backlogs=backlogs)
     try:
         await part.keep_shards()
     except StoreUnavailable as error:
@@ -152,21 +191,54 @@ async def scheduler(node: Node) -> None:
     tick = node.loop("scheduler", part.tick, sleep_for=part.sleep_for)
     node.wakeups.on(TIMERS, tick.wake)
     node.loop("scheduler sweep", part.sweep, pause_sec=10.0, steady=True)
-    retries = Retries(store, node.wakeups)
+    retries = Retries(store, node.wakeups, ranks)
     node.loop("retries", retries.tick, sleep_for=retries.sleep_for)
-    admission = Admission(store, metrics, node.wakeups, pauses(settings.breaker_pause_sec))
+    admission = Admission(store, metrics, node.wakeups, pauses(settings.breaker_pause_sec), ranks)
     node.loop("admission", admission.tick, pause_sec=PAUSE_SEC, steady=True)
-    reaper = Reaper(store, LANES, metrics, node.wakeups)
+    dependents = Dependents(store, metrics, node.wakeups, backlogs)
+    tell = node.loop("dependents", dependents.tick)
+    node.wakeups.on(dependencies.WAKE, tell.wake)
+    node.loop("dependents sweep", dependents.look, pause_sec=LOOK_SEC, steady=True)
+    pacing = Pacing(store, metrics, node.wakeups, ranks)
+    node.loop("pacing", pacing.tick, pause_sec=LONGEST_SEC, steady=True, sleep_for=pacing.sleep_for)
+    admitting = _admitting(node)
+    node.loop("caps sweep", admitting.sweep, pause_sec=1.0, steady=True)
+    node.loop("caps marking", Marking(store).tick, pause_sec=1.0, steady=True)
+    reaper = Reaper(store, metrics, node.wakeups, backlogs)
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
-    bulk = Operations(store)
+    bulk = Operations(store, backlogs)
     node.loop("operations", bulk.tick, pause_sec=1.0)
-    replays = Replays(store, metrics, node.wakeups)
+    replays = Replays(store, metrics, node.wakeups, ranks, backlogs=backlogs)
     node.loop("replays", replays.tick, pause_sec=1.0, sleep_for=replays.sleep_for)
     kept = settings.retention
     janitor = Janitor(store, node.blobs(), kept, metrics, leads=lambda: 0 in part.epochs)
     node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for)
-    node.loop("gauges", _gauges(node), pause_sec=GAUGES_SEC, steady=True)
+    counts = Gauges(
+        store,
+        metrics,
+        node.wakeups,
+        objective=settings.objective_of,
+        leads=lambda: 0 in part.epochs,
+    )
+    node.loop("gauges", counts.tick, pause_sec=GAUGES_SEC, steady=True)
+    recount = Recount(store, metrics, leads=lambda: 0 in part.epochs)
+    node.loop("recount", recount.tick, pause_sec=1.0, steady=True)
     _alerts(node, leads=lambda: 0 in part.epochs)
+    scales = Scaling(
+        store,
+        objective=settings.objective_of,
+        ahead_sec=settings.scale_ahead_sec,
+        keep_sec=settings.scale_down_sec,
+        leads=lambda: 0 in part.epochs,
+    )
+    node.loop("scaling", scales.tick, pause_sec=SCALING_SEC, steady=True)
+
+
+def _admitting(node: Node) -> Admitting:
+    """Slots are given by every process that frees one, or has runs wait for one."""
+    admitting = Admitting(node.store, node.metrics, node.wakeups, node.ranker.ranks)
+    admitting.wake = node.loop("caps", admitting.tick).wake
+    return admitting
 
 
 def _alerts(node: Node, leads: Callable[[], bool]) -> None:
@@ -188,12 +260,14 @@ def _alerts(node: Node, leads: Callable[[], bool]) -> None:
 async def worker(node: Node) -> None:
     """Runs are claimed, carried out and settled."""
     settings = node.settings
-    _allow_files(sum(settings.slots.values()) + settings.pool_size + SPARE_FILES)
+    plan = [Pool(*pool) for pool in settings.pools]
+    slots = sum(pool.slots for pool in plan)
+    _allow_files(slots + settings.pool_size + SPARE_FILES)
     blobs = node.blobs()
     executor = HttpExecutor(
         allow_private=settings.allow_private_targets,
         ports=settings.allowed_ports or None,
-        limit=sum(settings.slots.values()),
+        limit=slots,
     )
     await executor.open()
     node.stack.push_async_callback(executor.close)
@@ -208,8 +282,10 @@ async def worker(node: Node) -> None:
         blobs=blobs,
         keys=SigningKeys(node.store, read_key_file(settings.secret_key_path)),
         metrics=node.metrics,
-        slots=settings.slots,
+        plan=plan,
         pauses=pauses(settings.breaker_pause_sec),
+        backlogs=node.backlogs,
+        ranker=node.ranker,
     )
     # Stopped from the last to the first: nothing is claimed any more, what runs ends, what came
     # of it is written, and only then do the heartbeats cease.
@@ -219,14 +295,36 @@ async def worker(node: Node) -> None:
     part.settling.wake = node.loop("settle", part.settling.tick).wake
     breakers = node.loop("breakers", part.breakers.tick, pause_sec=1.0, steady=True)
     part.breakers.wake = breakers.wake
+    part.rates.wake = node.loop("rates", part.rates.tick, pause_sec=READ_SEC, steady=True).wake
     claims = {}
-    for lane, pool in part.pools.items():
-        tick = partial(part.tick, lane)
-        claims[lane] = node.loop(f"claim {lane}", tick, sleep_for=pool.sleep_for)
-        node.wakeups.on(RUNS, claims[lane].wake)
-    part.wake_claim = lambda lane: claims[lane].wake()
+    for name, pool in part.pools.items():
+        tick = partial(part.tick, name)
+        claims[name] = node.loop(f"claim {name}", tick, sleep_for=pool.sleep_for)
+        node.wakeups.on(RUNS, claims[name].wake)
+    part.wake_claim = lambda name: claims[name].wake()
+    part.settling.made_room = node.wakeups.runs
+    node.loop("costs", part.costs.tick, pause_sec=TELL_SEC, steady=True)
+    admitting = _admitting(node)
+
+    def admitted() -> None:
+        node.wakeups.runs()
+        for claim in claims.values():  # no need to hear it from ourselves
+            claim.wake()
+
+    admitting.admitted = admitted
     node.loop("claim sweep", part.sweep, pause_sec=10.0, steady=True)
     node.stack.push_async_callback(part.stop, settings.worker_grace_sec)
+    node.loop("retire", _retiring(node, part), pause_sec=RETIRE_SEC, steady=True)
+    node.retire = part.retire
+
+
+def _retiring(node: Node, part: Worker) -> Callable[[], Awaitable[int]]:
+    async def look() -> int:
+        if part.idle:
+            node.stop.set()
+        return 0
+
+    return look
 
 
 ROLES: Final[dict[str, Callable[[Node], Awaitable[None]]]] = {
@@ -274,7 +372,15 @@ async def _run(
     async with AsyncExitStack() as stack:
         admin = admin_socket or listening.bind(settings.host, settings.admin_port)
         node = await _node(role, settings, stack, admin, api_socket, stop)
+        # What is noted up to the very end is written last.
+        stack.push_async_callback(_leave, node.backlogs.write)
+        node.loop("pending", node.backlogs.tick, pause_sec=PENDING_SEC, steady=True)
+        fairness = Fairness(node.store, node.id, node.ranker)
+        node.loop("fairness", fairness.tick, pause_sec=REFRESH_SEC, steady=True)
         await ROLES[role](node)
+        if node.retire is not None:
+            for number, wanted in ((signal.SIGUSR1, True), (signal.SIGUSR2, False)):
+                asyncio.get_running_loop().add_signal_handler(number, node.retire, wanted)
         _watch(node)
         sender = asyncio.create_task(node.wakeups.run())
         stack.callback(sender.cancel)
@@ -328,18 +434,22 @@ async def _node(
     for reason in Reason:  # a series that begins above zero has not increased for Prometheus
         metrics.dead_lettered(reason, 0)
     name = settings.worker_name or f"{host_name()}-{os.getpid()}"
+    process_id = uuid4()
     node = Node(
         role,
         settings,
-        uuid4(),
+        process_id,
         name,
         store,
         metrics,
         Wakeups(store, metrics.notified),
+        Backlogs(store, process_id),
         unsafe,
         stack,
         api_socket,
+        stop=stop,
     )
+    store.wake = node.wakeups.of
     app = admin_port.create_admin_app(node.checks, metrics.render, unsafe)
     address = await stack.enter_async_context(listening.serving(app, admin_socket))
     log.info("admin.listening", address=address)
@@ -362,8 +472,8 @@ def _allow_files(wanted: int) -> None:
     least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < wanted:
         raise NoRoom(
-            f"worker_slots and worker_long_slots need {wanted} open files, and this process may "
-            f"have {most}: raise the limit (ulimit -n, LimitNOFILE) or give it fewer slots"
+            f"worker_pools needs {wanted} open files, and this process may have "
+            f"{most}: raise the limit (ulimit -n, LimitNOFILE) or give it fewer slots"
         )
     if least != resource.RLIM_INFINITY and least < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
@@ -404,31 +514,6 @@ def _reporter(node: Node) -> Callable[[], Awaitable[int]]:
 async def _forget(node: Node) -> None:
     async with node.store.transaction() as tx:
         await workers.gone(tx, node.id)
-
-
-def _gauges(node: Node) -> Callable[[], Awaitable[int]]:
-    async def read() -> int:
-        async with node.store.transaction() as tx:
-            rows, held = await gauges.lanes(tx), await gauges.held(tx)
-            horizon = await gauges.horizon(tx)
-        node.metrics.held_stand_at(held)
-        node.metrics.horizon_stands_at(horizon["age_sec"], horizon["transactions"])
-        node.metrics.lanes_stand_at(
-            {
-                row["lane"]: Depth(
-                    row["ready"],
-                    row["oldest_age_sec"],
-                    row["running"],
-                    row["past_lease"],
-                    row["past_lease_sec"],
-                    node.settings.objective_of(row["lane"]),
-                )
-                for row in rows
-            }
-        )
-        return 0
-
-    return read
 
 
 async def _open_store(settings: Settings, *, size: int, name: str) -> Store:

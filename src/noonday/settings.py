@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
@@ -28,11 +28,16 @@ _NOT_SETTINGS: Final = ("NOONDAY_CONFIG", "NOONDAY_TEST_")
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 _WebPort = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
-_Slots = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 _Days = Annotated[int, msgspec.Meta(ge=1, le=36_500)]
 _Objective = Annotated[str, msgspec.Meta(pattern=r"^[^=\s]+=[1-9][0-9]{0,5}$")]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,63}$")]
 
+
+MOST_WORKERS: Final = 64
+"""Worker processes of one ``noonday up``."""
+MOST_SLOTS: Final = 10_000
+"""Of one pool."""
+_LANE: Final = re.compile(r"\*|[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?")
 
 _SECRET: Final = (
     "database_url", "database_direct_url", "api_key", "alert_url", "alert_authorization",
@@ -110,12 +115,18 @@ class Settings(msgspec.Struct, frozen=True):
     alert_repeat_sec: Annotated[int, msgspec.Meta(ge=60, le=604_800)] = 3_600
     """Seconds after which a notice of an alert that still fires is repeated."""
 
-    worker_slots: _Slots = 64
-    """Attempts of the lane ``default`` that one worker process carries out at the same time; 0
-    leaves the lane to others."""
-    worker_long_slots: _Slots = 32
-    """The same for the lane ``long``: its runs never take slots of ``default``, nor the other
-    way round."""
+    workers: int | str = 1
+    """Worker processes of ``noonday up``: a number, or bounds like ``"1..8"`` between which it
+    follows how many slots are wanted."""
+    scale_ahead_sec: Annotated[float, msgspec.Meta(ge=0, le=540)] = 120.0
+    """Seconds before a known peak at which its slots are wanted: as long as a worker takes to
+    come."""
+    scale_down_sec: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 300.0
+    """Seconds that slots are wanted on although nothing needs them."""
+
+    worker_pools: tuple[str, ...] = ("critical=16", "default,batch,*=48", "long=32")
+    """The slots of one worker process, each of which carries out an attempt at a time, and the
+    lanes that share them; ``*`` is every lane that is not named."""
     worker_grace_sec: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 20.0
     """Seconds that running attempts get to finish when a worker stops."""
     breaker_pause_sec: Annotated[float, msgspec.Meta(ge=1, le=3_600)] = 30.0
@@ -148,14 +159,24 @@ class Settings(msgspec.Struct, frozen=True):
         return self.secret_key_file or self.home / "secret.key"
 
     @property
-    def slots(self) -> dict[str, int]:
-        """The slots of a worker process, by lane."""
-        return {"default": self.worker_slots, "long": self.worker_long_slots}
+    def pools(self) -> list[tuple[tuple[str, ...], int]]:
+        """The pools of a worker process: lanes, and the slots that they share."""
+        return _pools(self.worker_pools)
 
     @property
     def cli_file(self) -> Path:
         """Where ``init`` and ``up`` leave address and key for client commands."""
         return self.home / "cli.json"
+
+    @property
+    def worker_bounds(self) -> tuple[int, int]:
+        """The least and the most worker processes of ``noonday up``. Raises ``ValueError`` when
+        ``workers`` cannot be read."""
+        least, dots, most = str(self.workers).partition("..")
+        bounds = int(least), int(most if dots else least)
+        if not 1 <= bounds[0] <= bounds[1] <= MOST_WORKERS:
+            raise ValueError(self.workers)
+        return bounds
 
     def objective_of(self, lane: str) -> float:
         """How many seconds runs of ``lane`` may wait."""
@@ -290,6 +311,8 @@ def _from_options(options: Mapping[str, object]) -> dict[str, _Given]:
 
 
 def _option(name: str) -> str:
+    if name == "worker_pools":
+        return "--pool"  # each time it is given adds one
     return f"--{name.removeprefix('worker_').removeprefix('api_').replace('_', '-')}"
 
 
@@ -371,7 +394,44 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield "database_direct_url: goes with database_url, which is not set"
     if settings.pgbouncer and settings.database_direct_url is None:
         yield "pgbouncer: needs database_direct_url, since migrations cannot pass a pooler"
-    if not any(settings.slots.values()):
-        yield "worker_slots: 0, as is worker_long_slots: a worker has to serve a lane"
+    if not _can_be_read(settings):
+        yield f"workers: has to be a number up to {MOST_WORKERS}, or bounds like 1..8"
+    try:
+        _pools(settings.worker_pools)
+    except ValueError as error:
+        yield f"worker_pools: {error}"
     if settings.retention.ledger_days < settings.retention.failure_days:
         yield "retention.ledger_days: has to be at least retention.failure_days"
+
+
+def _pools(texts: Sequence[str]) -> list[tuple[tuple[str, ...], int]]:
+    """Read pools, however commas divide them; raises ``ValueError`` with what is wrong."""
+    text = ",".join(texts).replace(" ", "")
+    if re.sub(r"[^=]*=[^,=]*(,|$)", "", text):
+        raise ValueError("each pool is written lane=slots, or lane,lane=slots")
+    pools = [
+        (tuple(found[1].split(",")), _slots_of(found[1], found[2]))
+        for found in re.finditer(r"([^=]*)=([^,=]*)(?:,|$)", text)
+    ]
+    lanes = [lane for names, _ in pools for lane in names]
+    for lane in lanes:
+        if not _LANE.fullmatch(lane):
+            raise ValueError(f"{lane!r} is no name of a lane")
+        if lanes.count(lane) > 1:
+            raise ValueError(f"the lane {lane} is named twice, and has one pool")
+    if not any(slots for _, slots in pools):
+        raise ValueError("a worker has to have at least one slot")
+    return pools
+
+
+def _slots_of(lanes: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= MOST_SLOTS):
+        raise ValueError(f"the slots of {lanes} have to be a whole number, up to {MOST_SLOTS:,}")
+    return int(text)
+
+
+def _can_be_read(settings: Settings) -> bool:
+    try:
+        return bool(settings.worker_bounds)
+    except ValueError:
+        return False

@@ -4,7 +4,8 @@ The supervisor starts an embedded Postgres (unless a database is given), migrate
 process per part running: one that ends is started again, after a growing pause. It hands each
 child its settings on standard input and keeps that pipe open, so a child notices when the
 supervisor is gone, however it went. Listening sockets belong to the supervisor: a child that is
-restarted comes back at the same address, and requests wait for it meanwhile.
+restarted comes back at the same address, and requests wait for it meanwhile. How many workers
+there are may follow how many slots are wanted; see ``crew``.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ import msgspec
 import structlog
 
 from noonday import listening
+from noonday.crew import Crew, Wishes
 from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, find_binaries
-from noonday.server import InitResult, init, run_role
+from noonday.server import BESIDE_POOL, InitResult, init, run_role
 from noonday.settings import Settings, write_client_file
 from noonday.telemetry import configure_logs
 
@@ -39,6 +41,9 @@ STEADY_SEC: Final = 30.0
 """A child that ran so long has not failed to start: its next pause is the shortest."""
 SPARE_SEC: Final = 15.0
 """What a child gets beyond its grace period before it is killed."""
+LEAST_CONNECTIONS: Final = 100
+SPARE_CONNECTIONS: Final = 10
+"""Connections of the embedded Postgres for others than our processes."""
 
 log = structlog.get_logger()
 
@@ -117,8 +122,17 @@ class Child:
 
     def tell_to_stop(self) -> None:
         """SIGTERM: it stops in order."""
+        self.signal(signal.SIGTERM)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it runs."""
         if self.process is not None:
-            self.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(number)
+
+    def close(self) -> None:
+        """Give up its address, once it has ended."""
+        self._let_go()
+        self.admin.close()
 
     def wait(self, until: float) -> None:
         """Wait for its end; kill it when it takes too long."""
@@ -152,7 +166,6 @@ class Running:
 def up(
     settings: Settings,
     *,
-    workers: int = 1,
     schedulers: int = 1,
     apis: int = 1,
     say: Callable[[str], None] = print,
@@ -170,11 +183,11 @@ def up(
         signal.signal(number, lambda *_: stop.set())
     with ExitStack() as stack:
         settings.home.mkdir(parents=True, exist_ok=True)
-        roles = ["api"] * apis + ["scheduler"] * schedulers + ["worker"] * workers
+        roles = ["api"] * apis + ["scheduler"] * schedulers
         # Before a first key is made, which is shown only once.
         api = _api_socket(settings)
         stack.callback(api.close)
-        postgres = _postgres(settings, stack, say)
+        postgres = _postgres(settings, len(roles), stack, say)
         if postgres is not None:
             settings = msgspec.structs.replace(settings, database_url=postgres.dsn())
         database = Database(postgres) if postgres is not None else None
@@ -183,10 +196,13 @@ def up(
         made = init(settings)
         _show_once(made, say)
         write_client_file(settings, url=listening.address_of(api), key=made.token)
-        stack.callback(_stop, children, settings.worker_grace_sec, say)
-        running = _running(children, settings, made)
+        crew = _crew(settings, len(children))
+        stack.callback(_stop, children, crew, settings.worker_grace_sec, say)
         for child in children:
             child.look_after()
+        crew.look_after(None)
+        wishes = _wishes(children, settings, stop)
+        running = _running([*children, *_workers(crew)], settings, made)
         if show is not None:
             threading.Thread(target=_show, args=(show, running, codes, stop), daemon=True).start()
         while not stop.wait(0.1):
@@ -194,17 +210,25 @@ def up(
                 database.look_after()
             for child in children:
                 child.look_after()
+            crew.look_after(wishes.slots)
     return codes[0] if codes else 0
 
 
 def _postgres(
-    settings: Settings, stack: ExitStack, say: Callable[[str], None]
+    settings: Settings, others: int, stack: ExitStack, say: Callable[[str], None]
 ) -> EmbeddedPostgres | None:
     """The embedded Postgres, started; None when a database is given."""
     if settings.database_url is not None:
         return None
     say(f"starting an embedded Postgres in {settings.home / 'postgres'}")
-    postgres = EmbeddedPostgres(settings.home, binaries=find_binaries(settings.postgres_bin))
+    processes = others + settings.worker_bounds[1]
+    postgres = EmbeddedPostgres(
+        settings.home,
+        binaries=find_binaries(settings.postgres_bin),
+        max_connections=max(
+            LEAST_CONNECTIONS, processes * (settings.pool_size + BESIDE_POOL) + SPARE_CONNECTIONS
+        ),
+    )
     stack.callback(postgres.stop)
     postgres.start()
     return postgres
@@ -250,6 +274,28 @@ def _children(
     return children
 
 
+def _crew(settings: Settings, others: int) -> Crew:
+    def hire(number: int) -> Child:
+        port = settings.admin_port and settings.admin_port + others + number
+        return Child("worker", settings, listening.bind(settings.host, port), None)
+
+    return Crew(hire, settings.pools, *settings.worker_bounds)
+
+
+def _workers(crew: Crew) -> list[Child]:
+    return [member for member in crew.members if isinstance(member, Child)]
+
+
+def _wishes(children: Sequence[Child], settings: Settings, stop: threading.Event) -> Wishes:
+    """What the crew follows; nothing when its number is fixed."""
+    schedulers = [child for child in children if child.role == "scheduler"]
+    wishes = Wishes([listening.address_of(child.admin) for child in schedulers])
+    least, most = settings.worker_bounds
+    if least < most:
+        threading.Thread(target=wishes.run, args=(stop,), daemon=True).start()
+    return wishes
+
+
 def _api_socket(settings: Settings) -> socket.socket:
     if settings.port:
         return listening.bind(settings.host, settings.port)
@@ -276,13 +322,18 @@ def _show(
         stop.set()
 
 
-def _stop(children: Sequence[Child], grace_sec: float, say: Callable[[str], None]) -> None:
+def _stop(
+    children: Sequence[Child], crew: Crew, grace_sec: float, say: Callable[[str], None]
+) -> None:
     say("stopping")
     until = time.monotonic() + grace_sec + SPARE_SEC
-    for child in children:
+    workers = _workers(crew)
+    for child in (*children, *workers):
         child.tell_to_stop()
-    for child in children:
+    for child in (*children, *workers):
         child.wait(until)
+    for worker in workers:
+        worker.close()
 
 
 def _path(wanted: type, value: Any) -> Any:

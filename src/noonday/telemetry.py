@@ -36,7 +36,7 @@ _WHAT: Final = {
 }
 _OUTCOME: Final = {"outcome", "reason", "error", "status", "http_status", "retry_at"}
 _HOW_MUCH: Final = {
-    *("count", "owned", "slots", "in_flight", "bytes"),
+    *("count", "owned", "slots", "in_flight", "bytes", "wanted"),
     *("duration_sec", "late_sec", "wait_sec"),
 }
 FIELDS: Final = frozenset(_EVERY_LINE | _WHO | _WHAT | _OUTCOME | _HOW_MUCH)
@@ -144,6 +144,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 OTHER: Final = "other"
 TOP_TENANTS: Final = 50
+_MOST_LANES: Final = 64
 CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_LATEST
 
 _METHODS: Final = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
@@ -161,6 +162,7 @@ CAUSES: Final = (
 UNEXPLAINED: Final = CAUSES[-1]
 
 _M = TypeVar("_M", Counter, Gauge, Histogram)
+_C = TypeVar("_C", bound=Collector)
 
 
 class Depth(NamedTuple):
@@ -177,6 +179,21 @@ class Depth(NamedTuple):
     """How long the lease that expired first has been over; 0 when none is."""
     objective_sec: float = 60.0
     """How long runs may wait, as the operator wishes."""
+    paused: bool = False
+    """Whether a person has paused it."""
+    shed: bool = False
+    """Whether it waits while others miss their objective."""
+
+
+class LaneWork(NamedTuple):
+    """What a worker did in a lane since it started."""
+
+    slots: int = 0
+    free: int = 0
+    started: int = 0
+    ended: int = 0
+    busy_sec: float = 0.0
+    """Seconds of all slots in which an attempt ran."""
 
 
 class Totals(NamedTuple):
@@ -200,18 +217,24 @@ class Metrics:
         build = GaugeMetricFamily("noonday_build_info", "The release", labels=["version", "role"])
         build.add_metric([version, role], 1)
         self._registry.register(_Fixed(build))
-        self._lanes = _Lanes()
-        self._registry.register(self._lanes)
-        self._holds = _Holds()
-        self._registry.register(self._holds)
-        self._tenants = _Tenants(TOP_TENANTS)
-        self._registry.register(self._tenants)
-        self._standing = _Standing()
-        self._registry.register(self._standing)
-        self._horizon = _Horizon()
-        self._registry.register(self._horizon)
+        self._lanes = self._collector(_Lanes())
+        self._holds = self._collector(_Holds())
+        self._tenants = self._collector(_Tenants(TOP_TENANTS))
+        self._standing = self._collector(_Standing())
+        self._horizon = self._collector(_Horizon())
+        self._works = self._collector(_Works())
+        self._wanted = self._collector(_Wanted())
 
         self._jobs_accepted = self._counter("jobs_accepted", "Jobs answered with 202")
+        self._quota_refusals = _Bound(
+            self._counter(
+                "quota_refusals", "Jobs and triggers refused for a quota, by which", "quota"
+            ),
+            4,
+        )
+        self._pending_corrected = self._counter(
+            "pending_corrected", "By how much recounts of pending jobs differed from what was noted"
+        )
         self._jobs_suspended = self._counter(
             "jobs_suspended", "Jobs taken out of service because they cannot be computed"
         )
@@ -252,11 +275,14 @@ class Metrics:
         self._held = _Bound(
             self._counter("runs_held", "Runs put on hold instead of being sent, by kind", "kind"), 8
         )
+        self._dependents = _Bound(
+            self._counter("dependents", "Jobs that wait for no other any more", "result"), 4
+        )
         self._admitted = _Bound(
             self._counter("runs_admitted", "Held runs that were let go, by why", "why"), 8
         )
         self._target_changes = _Bound(
-            self._counter("target_changes", "Changes of targets' breakers, by kind", "kind"), 8
+            self._counter("target_changes", "Changes of targets, by kind", "kind"), 8
         )
         self._stragglers = _Bound(
             self._counter("floor_stragglers", "Rows found below a floor, by table", "table"), 8
@@ -264,9 +290,9 @@ class Metrics:
         self._notifications = _Bound(
             self._counter("notifications", "Wake-ups between processes", "direction"), 4
         )
-        self._slots = _Bound(self._gauge("worker_slots", "Slots of a worker, by lane", "lane"), 16)
+        self._slots = _Bound(self._gauge("worker_slots", "Slots of a worker, by pool", "pool"), 16)
         self._busy_slots = _Bound(
-            self._gauge("worker_busy_slots", "Slots that an attempt runs in, by lane", "lane"), 16
+            self._gauge("worker_busy_slots", "Slots that an attempt runs in, by pool", "pool"), 16
         )
         self._start = self._histogram(
             "schedule_to_start_seconds", "From due to the start of the first attempt", _WAIT_SEC
@@ -300,6 +326,10 @@ class Metrics:
             100,
         )
 
+    def _collector(self, collector: _C) -> _C:
+        self._registry.register(collector)
+        return collector
+
     def _counter(self, name: str, help: str, *labels: str) -> Counter:
         return Counter(f"noonday_{name}", help, labels, registry=self._registry)
 
@@ -320,6 +350,14 @@ class Metrics:
     def jobs_accepted(self, count: int = 1) -> None:
         """Jobs were made durable and answered with 202."""
         self._jobs_accepted.inc(count)
+
+    def quota_exceeded(self, quota: str, count: int) -> None:
+        """Jobs or triggers were refused: ``creates``, ``bytes`` or ``pending`` was used up."""
+        self._quota_refusals(quota).inc(count)
+
+    def pending_corrected(self, by: int) -> None:
+        """A recount found so many jobs more or fewer than processes had noted."""
+        self._pending_corrected.inc(by)
 
     def job_suspended(self) -> None:
         """A job cannot be computed and was taken out of service."""
@@ -382,10 +420,27 @@ class Metrics:
         """A receiver said that it had done this run already. ``cause`` is one of ``CAUSES``."""
         self._duplicates(cause if cause in CAUSES else UNEXPLAINED).inc(count)
 
-    def slots_stand_at(self, lane: str, slots: int, busy: int) -> None:
-        """How many slots this worker has for a lane, and in how many an attempt runs."""
-        self._slots(lane).set(slots)
-        self._busy_slots(lane).set(busy)
+    def slots_stand_at(self, pool: str, slots: int, busy: int) -> None:
+        """How many slots a pool of this worker has, and in how many an attempt runs."""
+        self._slots(pool).set(slots)
+        self._busy_slots(pool).set(busy)
+
+    def serves(self, lane: str, slots: int, free: int) -> None:
+        """How many slots this worker has that serve a lane, and how many of them are free."""
+        work = self._works.of(lane)
+        work.slots, work.free = slots, free
+
+    def began(self, lane: str) -> None:
+        """An attempt began, and keeps a slot of its lane."""
+        self._works.of(lane).move(1)
+
+    def landed(self, lane: str) -> None:
+        """An attempt that began has left its slot."""
+        self._works.of(lane).move(-1)
+
+    def works(self) -> dict[str, LaneWork]:
+        """What this worker did, by lane."""
+        return {lane: work.read() for lane, work in self._works.lanes.items()}
 
     # --- targets and holds
 
@@ -394,13 +449,23 @@ class Metrics:
         self._held(kind).inc(count)
 
     def admitted(self, why: str, count: int = 1) -> None:
-        """Held runs may be claimed again: to try a target, in a ramp, or as strays."""
+        """Held runs may be claimed again: to try a target, in a ramp, as strays, or since there is
+        a slot; ``slot_found`` are those whom nobody had told of it."""
         if count:
             self._admitted(why).inc(count)
 
+    def dependents(self, result: str, count: int = 1) -> None:
+        """Jobs wait for no other any more: ``released``, or ended ``skipped`` or ``cancelled``."""
+        if count:
+            self._dependents(result).inc(count)
+
     def target_changed(self, kind: str) -> None:
-        """A target's breaker opened, closed, and so on."""
+        """A target's breaker opened, closed, and so on, or its host's rate was halved."""
         self._target_changes(kind).inc()
+
+    def slowed_stand_at(self, hosts: int) -> None:
+        """So many hosts are called more slowly than their rates say."""
+        self._holds.slowed = hosts
 
     def held_stand_at(self, runs: Mapping[str, int]) -> None:
         """How many runs are held, by kind; kinds that held some before are at zero."""
@@ -446,6 +511,11 @@ class Metrics:
         """What one query for all lanes has found; shown until the next one, with its age."""
         self._lanes.depths = dict(depths)
         self._lanes.read_at = time.monotonic()
+
+    def wanted_stand_at(self, wanted: Mapping[str, int], there: Mapping[str, int]) -> None:
+        """How many slots are wanted in each lane, and how many of living workers serve it."""
+        self._wanted.wanted = dict(wanted)
+        self._wanted.there = {**dict.fromkeys(wanted, 0), **there}
 
     def horizon_stands_at(self, age_sec: float, transactions: int) -> None:
         """How old the oldest transaction is that keeps dead rows from being cleaned up."""
@@ -520,6 +590,8 @@ class _Lanes(Collector):
             "past_lease_seconds", "How long the first of these is over", "past_lease_sec"
         )
         yield self._family("objective_seconds", "How long runs may wait", "objective_sec")
+        yield self._family("paused", "1 while a person has paused the lane", "paused")
+        yield self._family("shed", "1 while the lane waits for others", "shed")
         # A gauge that stopped moving looks healthy; its age tells.
         age = time.monotonic() - self.read_at
         yield GaugeMetricFamily("noonday_lane_age_seconds", "Age of the lane gauges", value=age)
@@ -527,7 +599,7 @@ class _Lanes(Collector):
     def _family(self, name: str, help: str, attribute: str) -> Metric:
         family = GaugeMetricFamily(f"noonday_lane_{name}", help, labels=["lane"])
         for lane, depth in self.depths.items():
-            family.add_metric([lane], getattr(depth, attribute))
+            family.add_metric([lane], float(getattr(depth, attribute)))
         return family
 
 
@@ -549,12 +621,94 @@ class _Standing(Collector):
 class _Holds(Collector):
     def __init__(self) -> None:
         self.runs: dict[str, int] = {}
+        self.slowed: int | None = None
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily("noonday_held_runs", "Runs on hold, by kind", labels=["kind"])
         for kind, count in self.runs.items():
             family.add_metric([kind], count)
         yield family
+        if self.slowed is not None:
+            yield GaugeMetricFamily(
+                "noonday_slowed_hosts",
+                "Hosts that are called more slowly than their rates say",
+                value=self.slowed,
+            )
+
+
+class _Work:
+    """One lane of a worker: its slots, and what was done in them."""
+
+    __slots__ = ("_busy", "_busy_sec", "_ended", "_moved_at", "_started", "free", "slots")
+
+    def __init__(self) -> None:
+        self.slots = self.free = self._busy = self._started = self._ended = 0
+        self._busy_sec = 0.0
+        self._moved_at = time.monotonic()
+
+    def move(self, by: int) -> None:
+        self._pass()
+        self._busy += by
+        if by > 0:
+            self._started += by
+        else:
+            self._ended -= by
+
+    def read(self) -> LaneWork:
+        self._pass()
+        return LaneWork(self.slots, self.free, self._started, self._ended, self._busy_sec)
+
+    def _pass(self) -> None:
+        now = time.monotonic()
+        self._busy_sec += self._busy * (now - self._moved_at)
+        self._moved_at = now
+
+
+class _Works(Collector):
+    """What a worker did, by lane; beyond ``_MOST_LANES`` of them all are ``other``."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[str, _Work] = {}
+
+    def of(self, lane: str) -> _Work:
+        found = self.lanes.get(lane)
+        if found is None:
+            lane = lane if len(self.lanes) < _MOST_LANES else OTHER
+            found = self.lanes.setdefault(lane, _Work())
+        return found
+
+    def collect(self) -> Iterator[Metric]:
+        started = CounterMetricFamily(
+            "noonday_lane_started", "Attempts that began, by lane", labels=["lane"]
+        )
+        busy = CounterMetricFamily(
+            "noonday_lane_busy_seconds",
+            "Seconds of all slots in which an attempt ran, by lane",
+            labels=["lane"],
+        )
+        for lane, work in self.lanes.items():
+            read = work.read()
+            started.add_metric([lane], read.started)
+            busy.add_metric([lane], read.busy_sec)
+        yield from (started, busy)
+
+
+class _Wanted(Collector):
+    def __init__(self) -> None:
+        self.wanted: dict[str, int] = {}
+        self.there: dict[str, int] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        wanted = GaugeMetricFamily(
+            "noonday_wanted_slots", "Slots that a lane needs in all", labels=["lane"]
+        )
+        there = GaugeMetricFamily(
+            "noonday_lane_slots", "Slots of living workers that serve a lane", labels=["lane"]
+        )
+        for family, slots in ((wanted, self.wanted), (there, self.there)):
+            for lane, count in slots.items():
+                family.add_metric([lane], count)
+            yield family
 
 
 class _Horizon(Collector):

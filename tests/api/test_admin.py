@@ -35,6 +35,29 @@ async def test_a_tenants_name_is_its_own(api: Api) -> None:
     assert await value(api.store, "SELECT count(*) FROM tenants") == 1
 
 
+async def test_how_fast_a_tenant_sends_is_set_shown_audited_and_taken_away(api: Api) -> None:
+    made = await api.admin.post("/v1/tenants", {"name": "fast", "deliveries_per_sec": 12.5})
+    assert made.body["deliveries_per_sec"] == 12.5
+    path = "/v1/tenants/fast"
+    await api.admin.patch(path, {"keep_responses": False})
+    assert (await api.admin.get(path)).body["deliveries_per_sec"] == 12.5, "what is not given stays"
+    for per_sec in (0.01, None):
+        await api.admin.patch(path, {"deliveries_per_sec": per_sec})
+        assert (await api.admin.get(path)).body["deliveries_per_sec"] == per_sec
+    changes = (await api.admin.get("/v1/audit")).body["data"]
+    assert [one["after"]["deliveries_per_sec"] for one in changes[:4]] == [None, 0.01, 12.5, 12.5]
+
+
+@pytest.mark.parametrize("bad", [0, -1, 100_001, "5", True, [1]])
+async def test_a_rate_that_is_none_is_refused(api: Api, bad: object) -> None:
+    for answer in (
+        await api.admin.post("/v1/tenants", {"name": "t", "deliveries_per_sec": bad}),
+        await api.admin.patch("/v1/tenants/alpha", {"deliveries_per_sec": bad}),
+    ):
+        assert answer.status == 422
+        assert [fault["pointer"] for fault in answer.body["errors"]] == ["/deliveries_per_sec"]
+
+
 async def test_a_tenants_limit_of_payloads_holds(api: Api) -> None:
     await api.admin.post("/v1/tenants", {"name": "small", "max_payload_bytes": 10})
     client = await api.client(Role.SUBMITTER, "small")

@@ -20,6 +20,7 @@ from noonday.api.app import ROUTES
 from noonday.api.problems import HANDLERS, Problem, ProblemDocument, document, invalid
 from noonday.api.reading import Fault
 from noonday.api.wire import EXAMPLE, JobBody
+from noonday.domain.dependencies import After
 from noonday.domain.model import Cron, HttpTarget, Interval, Once, RetryPolicy, Schedule
 from noonday.domain.roles import Role
 from tests.support.bodies import GONE, GOOD, changed, every, faults, once
@@ -180,10 +181,9 @@ def test_what_is_taken_fits_the_schema(body: dict[str, Any]) -> None:
         ("/labels", {"k" * 64: "x"}),
         ("/labels", {"a": 1}),
         ("/labels", []),
-        *(("/lane", value) for value in ("critical", None)),
+        *(("/lane", value) for value in ("", "l" * 64, None)),
         *(("/after", value) for value in (["x"], None)),
-        ("/concurrency_key", "x"),
-        ("/concurrency_key", 5),
+        *(("/concurrency_key", value) for value in (5, "", "k" * 201, "a\nb")),
         ("/unknown", 1),
         ("/schedule/unknown", 1),
         ("/target/unknown", 1),
@@ -223,6 +223,8 @@ def test_answers_fit_their_schemas() -> None:
             last_error=None,
             on_unknown="dead_letter",
             cancel_url="https://a.b/cancel",
+            after=documents.after_document(After()),
+            waits_for=[],
         )
         validator("JobDocument").validate(json.loads(msgspec.json.encode(job)))
     problem = document(invalid([Fault("/name", "wrong_type", "must be string")]), "r1")

@@ -69,6 +69,11 @@ CASES = {
     "get_dead_letter": Case(thing="letter", missing=MISSING_RUN),
     "list_targets": Case(),
     "resume_target": Case(missing="nobody.example"),
+    "list_limits": Case(),
+    "limit_host": Case({"max_running": 3}),
+    "free_host": Case(missing="nobody.example"),
+    "limit_key": Case({"max_running": 3}),
+    "free_key": Case(missing="nobody"),
     "discard_dead_letter": Case(thing="letter", missing=MISSING_RUN, query="?reason=x"),
     "list_replays": Case(),
     "create_replay": Case({"filter": {"reason": "killed"}}),
@@ -76,6 +81,11 @@ CASES = {
     "pause_replay": Case({}, "replay", MISSING_JOB),
     "resume_replay": Case({}, "replay", MISSING_JOB),
     "abort_replay": Case({}, "replay", MISSING_JOB),
+    "list_lanes": Case(),
+    "put_lane": Case({"weight": 2}),
+    "delete_lane": Case(missing="nothing"),
+    "pause_lane": Case({}, missing="nothing"),
+    "resume_lane": Case({}, missing="nothing"),
     "list_tenants": Case(tenants=False),
     "create_tenant": Case(A_TENANT, tenants=False),
     "get_tenant": Case(missing="nobody", tenants=False),
@@ -109,6 +119,7 @@ def path_of(route: Route, things: Things) -> str:
         route.path.replace("{name}", "alpha")
         .replace("{id}", "0123456789abcdef")
         .replace("{host}", "x.example")
+        .replace("{key}", "invoices")
     )
 
 
@@ -138,6 +149,8 @@ async def state_of(store: Store) -> Any:
             "replays",
             "tenants",
             "api_keys",
+            "lanes",
+            "limits",
         )
     ]
 

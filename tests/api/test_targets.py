@@ -61,7 +61,8 @@ async def test_what_is_left_alone_is_listed_with_why_since_when_and_until_when(a
     assert host == {
         "host": "receiver.example", "port": 443, "url": None, "state": "OPEN",
         "reason": "answered 503", "since": host["since"], "trips": 1,
-        "next_try_at": host["next_try_at"], "held": 3,
+        "next_try_at": host["next_try_at"], "held": 3, "rate_per_sec": None, "slowed": None,
+        "waiting_for_rate": None,
     }  # fmt: skip
     assert host["next_try_at"] > host["since"]
     assert (url["url"], url["port"], url["state"], url["next_try_at"], url["held"]) == (
@@ -87,6 +88,40 @@ async def test_a_held_run_says_why_and_since_when(api: Api) -> None:
     assert (held["state"], held["hold"], held["hold_reason"], held["hold_since"]) == (
         "READY", "breaker", "answered 503", shown["since"],
     )  # fmt: skip
+
+
+async def test_a_host_with_a_rate_is_listed_with_how_far_it_is_slowed_and_what_waits(
+    api: Api,
+) -> None:
+    tenant = await tenant_of(api)
+    await opened(api.store, tenant, "https://b.example/", "https://b.example:8443/")
+    for _ in range(3):
+        await api.admin.create(schedule=NOW)
+    async with api.store.transaction() as tx:
+        for host in ("a.example", "b.example", "c.example"):
+            await tx.execute(
+                "INSERT INTO limits (key, tenant_id, kind, name, rate_per_sec, changed_at) "
+                "VALUES ($1, $2, 'host', $3, $4, now())",
+                f"host:{tenant}:{host}", tenant, host, 2.5 if host < "c" else None,
+            )  # fmt: skip
+        await tx.execute(
+            "INSERT INTO rates (key, next_at, slowed, slowed_at) VALUES ($1, now(), 0.5, now())",
+            f"host:{tenant}:a.example",
+        )
+        await tx.execute(
+            "UPDATE runs SET hold = 'rate', hold_key = $1, claimable = false",
+            f"rate:host:{tenant}:a.example",
+        )
+    shown = await walk(api.admin, "/v1/targets", 2)
+    names = ("host", "port", "state", "rate_per_sec", "slowed")
+    assert [tuple(one[name] for name in names) for one in shown] == [
+        ("a.example", None, "CLOSED", 2.5, 0.5),
+        ("b.example", 443, "OPEN", 2.5, 1.0),
+        ("b.example", 8443, "OPEN", 2.5, 1.0),
+    ]
+    assert [one["waiting_for_rate"] for one in shown] == [3, 0, 0]
+    assert [one["host"] for one in await listed(api.admin, "?state=CLOSED")] == ["a.example"]
+    assert await listed(await api.client(Role.VIEWER, "beta")) == []
 
 
 async def test_targets_are_listed_once_each_and_by_state(api: Api) -> None:

@@ -142,7 +142,7 @@ WRONG_TYPES: list[tuple[str, list[Any]]] = [
     ("/lease_sec", [*NOT_NUMBERS, 60.0]),
     ("/on_unknown", NOT_STRINGS),
     ("/cancel_url", [5, 1.5, True, [], {}]),
-    ("/after", [None, "x", 5, True, {}]),
+    ("/after", [None, "x", 5, True]),
     ("/labels", NOT_OBJECTS),
     ("/labels/env", NOT_STRINGS),
 ]

@@ -89,6 +89,8 @@ def test_address_and_key_come_from_options_then_variables_then_what_up_has_left(
         ("dlq replays resume p", "POST /v1/dlq/replays/p/resume"),
         ("dlq replays abort p", "POST /v1/dlq/replays/p/abort"),
         ("tenants create shop", "POST /v1/tenants"),
+        ("tenants set shop --deliveries-per-sec 2.5", "PATCH /v1/tenants/shop"),
+        ("tenants set shop --deliveries-per-sec none", "PATCH /v1/tenants/shop"),
         ("keys create --tenant shop", "POST /v1/api-keys"),
         ("keys revoke k", "DELETE /v1/api-keys/k"),
     ],
@@ -114,6 +116,8 @@ def test_a_command_about_one_thing_shows_it(
         ("occurrences j --limit 500", "/v1/jobs/j/occurrences?limit=200"),
         ("dlq list --reason timeout --job j", "/v1/dlq?reason=timeout&job_id=j&limit=50"),
         ("targets list --state OPEN", "/v1/targets?state=OPEN&limit=50"),
+        ("lanes list", "/v1/lanes"),
+        ("limits list", "/v1/limits"),
         ("dlq list --state DEAD", "/v1/dlq?state=DEAD&limit=50"),
         ("dlq replays list", "/v1/dlq/replays?limit=50"),
         ("tenants list", "/v1/tenants"),
@@ -186,6 +190,15 @@ def test_every_option_ends_up_in_its_field(call: Call, server: ScriptedServer) -
         "retry_policy": {"max_attempts": 3},
     }  # fmt: skip
     assert server.received[-1].headers["Idempotency-Key"] == "mine"
+
+
+def test_a_job_may_be_told_to_wait_for_others(call: Call, server: ScriptedServer) -> None:
+    document = created(call, server, HOOK, "--after", "a", "--after", "b")
+    assert document["after"] == {"jobs": ["a", "b"]}
+    rules = ("--after-on", "any", "--cascade-cancel")
+    document = created(call, server, HOOK, "--after", "a", *rules)
+    assert document["after"] == {"jobs": ["a"], "on": "any", "cascade_cancel": True}
+    assert call("jobs", "create", HOOK, *rules).exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -330,3 +343,43 @@ def test_groups_are_a_table_and_say_when_they_are_not_all(
     assert result.stdout.splitlines()[1].split("\t") == ["7", "timeout", "f", "a", "b", "no answer"]
     assert "2027-01-01" in result.stderr
     assert json.loads(call("dlq", "groups", "--json").stdout) == answer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "method", "path", "body"),
+    [
+        (
+            "limits set host a.example --max-running 3 --rate-per-sec 2",
+            "PUT",
+            "/v1/limits/hosts/a.example",
+            {"max_running": 3, "rate_per_sec": 2},
+        ),
+        ("limits set key a/b --max-running 5", "PUT", "/v1/limits/keys/a%2Fb", {"max_running": 5}),
+        ("limits set key k --max-running none", "PUT", "/v1/limits/keys/k", {"max_running": None}),
+        ("limits clear host a.example", "DELETE", "/v1/limits/hosts/a.example", None),
+        ("limits clear key k", "DELETE", "/v1/limits/keys/k", None),
+        (
+            "tenants set shop --max-running none --weight 2",
+            "PATCH",
+            "/v1/tenants/shop",
+            {"weight": 2, "max_running": None},
+        ),
+    ],
+)
+def test_limits_are_set_and_cleared(
+    call: Call, server: ScriptedServer, arguments: str, method: str, path: str, body: Any
+) -> None:
+    server.will(Answer(200, {"name": "x"}))
+    assert call(*arguments.split()).exit_code == 0
+    (seen,) = server.received
+    assert (seen.method, seen.path) == (method, path)
+    assert body is None or seen.json == body
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["limits set key k", "limits set key k --max-running 1 --rate-per-sec 2",
+     "limits set host a --max-running x", "limits set lane a"],
+)  # fmt: skip
+def test_a_limit_that_cannot_be_is_a_wrong_usage(call: Call, arguments: str) -> None:
+    assert call(*arguments.split()).exit_code == 2

@@ -66,7 +66,7 @@ def test_the_version_is_said_by_the_program_and_the_module() -> None:
         ("jobs", "get"),
         ("jobs", "list", "--limit", "0"),
         ("jobs", "list", "--colour"),
-        ("worker", "--slots", "many"),
+        ("worker", "--pool", "default=many"),
         ("up", "--workers", "0"),
     ],
 )
@@ -88,16 +88,16 @@ def test_wrong_settings_are_listed_all_together_with_code_2(
 
 
 def test_an_option_of_a_role_is_checked_like_any_setting(run: Callable[..., Any]) -> None:
-    result = run("worker", "--slots", "-1", "--grace-sec", "-1")
+    result = run("worker", "--name", "a b", "--grace-sec", "-1")
     assert result.exit_code == 2
-    assert "--slots: " in result.stderr
+    assert "--name: " in result.stderr
     assert "--grace-sec: " in result.stderr
 
 
 def test_a_worker_without_any_slot_is_refused(run: Callable[..., Any]) -> None:
-    result = run("worker", "--slots", "0", "--long-slots", "0")
+    result = run("worker", "--pool", "default=0", "--pool", "long,*=0")
     assert result.exit_code == 2
-    assert "worker_slots: 0, as is worker_long_slots" in result.stderr
+    assert "worker_pools: a worker has to have at least one slot" in result.stderr
 
 
 def test_without_an_address_a_client_command_says_how_to_give_one(run: Callable[..., Any]) -> None:

@@ -7,8 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,20 @@ SETTINGS = """
 allow_private_targets = true
 allowed_ports = []
 worker_grace_sec = 1.0
+"""
+
+
+SCALED = """
+workers = "1..2"
+worker_pools = ["default=4", "long=1"]
+lane_objective_sec = 4
+scale_down_sec = 5
+"""
+RUNNING = "SELECT count(*) FROM runs WHERE state = 'RUNNING'"
+NOT_WELL = "SELECT count(*) FROM executions WHERE status <> 'SUCCESS' OR attempt > 1"
+OF_WORKERS = """
+SELECT j.name, w.pid, w.started_at FROM runs AS r JOIN jobs AS j ON j.id = r.job_id
+JOIN workers AS w ON w.id = r.worker_id ORDER BY w.started_at, j.name
 """
 
 
@@ -55,6 +70,10 @@ class Up:
             return found and found[1]
 
         return str(await eventually(ask, 30))
+
+    def times(self, event: str) -> int:
+        """How often it has said that."""
+        return self._log.read_text().count(f'"event":"{event}"')
 
     @property
     def lost(self) -> int:
@@ -134,3 +153,64 @@ async def test_a_postgres_that_is_killed_is_started_again_and_everything_goes_on
             await cluster.drain(30)
             assert up.lost == 0
             assert await cluster.check() == []
+
+
+# --- as many workers as are needed ------------------------------------------------------------
+
+
+@asynccontextmanager
+async def a_scaled_up(home: Path) -> AsyncIterator[tuple[Up, Cluster]]:
+    """One that has as many workers as it may, of which each carries out some of 8 runs."""
+    (home / "noonday.toml").write_text(SETTINGS + SCALED)
+    with an_up(home) as up:
+        key = await up.said(r"admin key, shown once: (\S+)")
+        async with Cluster.over(running_dsn(home), home, token=key) as cluster:
+            cluster.address = await up.said(r"API: +(\S+)")
+            for path in (f"/held/{n}" for n in range(8)):
+                cluster.receiver.answer(path, Answer(hold=True), 200)
+                await cluster.post(path)
+            await cluster.receiver.wait_for(4, 30)
+            await up.said(r"(worker\.added)")
+            await cluster.receiver.wait_for(8, 60)
+            yield up, cluster
+
+
+async def paths(cluster: Cluster) -> dict[int, list[str]]:
+    """What each worker carries out, by pid, the one that came first before."""
+    async with cluster.store.transaction() as tx:
+        rows = await tx.rows(OF_WORKERS)
+    return {pid: [row["name"] for row in of] for pid, of in groupby(rows, lambda row: row["pid"])}
+
+
+async def test_load_brings_another_worker_which_goes_when_it_is_idle_and_interrupts_nothing(
+    home: Path,
+) -> None:
+    async with a_scaled_up(home) as (up, cluster):
+        first, second = (await paths(cluster)).values()
+        for path in first[1:] + second[1:]:
+            cluster.receiver.release(path)
+        await up.said(r"(worker\.leaves)")
+        assert await cluster.value(RUNNING) == 2, "one that it still carries out is among them"
+        assert up.times("worker.left") == 0
+        await cluster.post("/meanwhile")
+        cluster.receiver.release(second[0])
+        await up.said(r"(worker\.left)")
+        cluster.receiver.release()
+        await cluster.drain(30)
+        assert await cluster.value(NOT_WELL) == 0
+        assert up.lost == 0
+        assert await cluster.check() == []
+
+
+async def test_a_worker_that_is_killed_while_there_are_many_is_replaced_and_loses_nothing(
+    home: Path,
+) -> None:
+    async with a_scaled_up(home) as (up, cluster):
+        (_, second), lost = await paths(cluster), len(cluster.receiver.requests)
+        os.kill(second, signal.SIGKILL)
+        await up.said(r"(child\.ended)")
+        await cluster.receiver.wait_for(lost + 4, 60)
+        cluster.receiver.release()
+        await cluster.drain(30)
+        assert up.lost == 1
+        assert await cluster.check() == []

@@ -13,8 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from noonday.domain.lifecycle import Event, Transition
-from noonday.domain.model import LANES, ExecutionStatus, Reason, RunKey, shard_of
-from noonday.domain.ranking import AGEING_STEP, Floors
+from noonday.domain.model import ExecutionStatus, Reason, RunKey, shard_of
 from noonday.loops.reaper import Reaper
 from noonday.loops.retries import Retries
 from noonday.store import Store, cancels, dead_letters, jobs, locks, retention, runs
@@ -52,7 +51,7 @@ class Crowd:
     async def carry_out(self, store: Store, chance: random.Random) -> None:
         worker = uuid4()
         async with store.transaction() as tx:
-            claimed = await runs.claim(tx, "default", Floors().each(), AT_ONCE, AGEING_STEP, worker)
+            claimed = await runs.claim(tx, "default", seeds.ranges(), AT_ONCE, worker)
         held = [held_key(row) for row in claimed.rows]
         chance.shuffle(held)
         async with store.transaction() as tx:
@@ -76,7 +75,7 @@ class Crowd:
         )
 
     async def reap(self, store: Store, _: random.Random) -> None:
-        reaper = Reaper(store, LANES, Metrics(), Wakeups(store))
+        reaper = Reaper(store, Metrics(), Wakeups(store))
         self.did["reaped"] += await reaper.tick()
 
     async def retry(self, store: Store, _: random.Random) -> None:

@@ -163,4 +163,15 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
         "tests/store/test_retention.py::"
         "test_jobs_go_when_they_ended_long_enough_ago_and_nothing_needs_them",
     ),
+    # Fairness.
+    "FAR-03": (
+        "tests/field/test_caps.py::"
+        "test_a_key_is_never_carried_out_more_often_at_a_time_than_it_may_be",
+        "tests/field/test_caps.py::"
+        "test_a_tenant_never_has_more_runs_at_a_time_than_it_may_have",
+        "tests/field/test_caps.py::"
+        "test_of_fifty_triggers_of_a_job_that_does_not_overlap_itself_one_is_carried_out",
+        "tests/crash/test_caps.py::"
+        "test_no_cap_is_exceeded_and_no_slot_lost_however_often_processes_are_killed",
+    ),
 }  # fmt: skip

@@ -326,7 +326,7 @@ async def test_a_scheduler_killed_at_any_moment_leaves_no_mark_without_run_and_n
     """
     chance = random.Random(SEED)
     await cluster.start("api")
-    cluster.add("worker", worker_slots=64)
+    cluster.add("worker", worker_pools=("default=64",))
     pair = await cluster.start("scheduler", "scheduler")
     await cluster.until(SHARED_OUT, 2)
     every_second = {"type": "cron", "cron": "* * * * * *", "overlap": "allow"}

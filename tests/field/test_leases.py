@@ -98,7 +98,7 @@ async def test_what_a_cancel_answers_is_what_becomes_of_the_run(cluster: Cluster
     moods = chance.choices([Answer(), Answer(503)], [4, 1], k=5_000)
     cluster.receiver.answer("/moody", *moods)
     cluster.receiver.answer("/held", *[Answer(hold=True), Answer(503, hold=True)] * 10)
-    cluster.add("worker", worker_slots=64)
+    cluster.add("worker", worker_pools=("default=64",))
     await cluster.start("api", "scheduler")
     async with cluster.client() as client, asyncio.TaskGroup() as group:
         cancels = Cancels(cluster, client, ask, chance)

@@ -17,7 +17,7 @@ import pytest
 
 from noonday.client import NoondayApiError, NoondayConnectionError
 from noonday.domain.model import Cron, Outcome, OutcomeKind, RetryPolicy
-from noonday.domain.ranking import AGEING_STEP, Floors
+from noonday.domain.ranking import Floors
 from noonday.embedded import EmbeddedPostgres
 from noonday.store import Store, Tx, gauges, runs, timers
 from noonday.store.wakeups import POLL_SEC
@@ -98,8 +98,8 @@ class Mill:
         )
         until = now - SECOND / 2
         looks: dict[str, Callable[[Tx], Awaitable[object]]] = {
-            runs.CLAIM: lambda tx: claim(tx, pool.floors),
-            runs.RETRY_DUE: lambda tx: runs.retry_due(tx, 100, self.retries._floor),
+            runs.CLAIM: lambda tx: claim(tx, pool.lanes["default"].floors),
+            runs.RETRIES_DUE: lambda tx: runs.retry_due(tx, 100, self.retries._floor),
             runs.NEXT_RETRY: lambda tx: runs.next_retry(tx, self.retries._floor),
             timers.DUE: lambda tx: timers.due(tx, floor, until, sorted(epochs), 500),
         }
@@ -107,7 +107,7 @@ class Mill:
 
 
 async def claim(tx: Tx, floors: Floors) -> None:
-    await runs.claim(tx, "default", floors.each(), 64, AGEING_STEP, seeds.OTHER_WORKER)
+    await runs.claim(tx, "default", seeds.ranges(floors), 64, seeds.OTHER_WORKER)
 
 
 async def test_while_a_snapshot_is_held_open_claims_retries_and_ticks_cost_what_they_did(

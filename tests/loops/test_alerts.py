@@ -381,7 +381,7 @@ async def test_a_receiver_that_fails_is_tried_again_with_a_growing_pause_and_sto
     assert row["tries"] == 5
     assert 'alert_notices_total{outcome="failed"} 5.0' in service.metrics.render().decode()
     service.receiver.answer(PATH, 200)
-    await service.step(one, timedelta(seconds=750))
+    await service.step(service.alerts(), timedelta(seconds=750))
     (row,) = (await service.standing()).values()
     assert (row["told_at"], row["tries"]) == (service.store.now, 0)
 

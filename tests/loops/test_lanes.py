@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from noonday.domain import pools
 from noonday.domain.errors import CommitUnknown
 from noonday.domain.model import EPOCH
 from noonday.loops import pool
@@ -153,20 +154,21 @@ async def test_a_worker_reports_the_slots_of_all_lanes_and_what_was_granted_in_e
         assert (await workers.granted(tx)).keys() == {"default:5", "long:3"}
     assert (row["slots"], row["in_flight"]) == (7, 2)
     text = worker._metrics.render().decode()
-    assert 'noonday_worker_slots{lane="long"} 4.0' in text
-    assert 'noonday_worker_busy_slots{lane="default"} 1.0' in text
+    assert 'noonday_worker_slots{pool="long"} 4.0' in text
+    assert 'noonday_worker_busy_slots{pool="default"} 1.0' in text
     await worker.stop(0)
 
 
 def test_a_claim_that_was_put_off_is_made_up_for() -> None:
-    each = Pool("long", 64)
+    each = Pool(pools.Pool(("long",), 64))
+    (lane,) = each.serving
     assert each.sleep_for() is None
     assert each.may_claim()
-    each.claiming()
-    each.claimed(EPOCH, drained=True)
+    each.claiming(lane)
+    lane.claimed(EPOCH, more=False)
     assert not each.may_claim(), "woken for the runs of another lane"
     assert pool.PACE_SEC <= (each.sleep_for() or 0) <= pool.IDLE_PACE_SEC["long"]
-    each.claimed(EPOCH, drained=False)
+    lane.claimed(EPOCH, more=True)
     assert each.may_claim(), "more are known to wait"
 
 

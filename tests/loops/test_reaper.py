@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from noonday.domain.model import LANES, RetryPolicy, RunKey
+from noonday.domain.lanes import READY_MADE
+from noonday.domain.model import RetryPolicy, RunKey
 from noonday.loops import reaper as module
 from noonday.loops.reaper import Reaper
 from noonday.store import Store, workers
@@ -101,12 +102,12 @@ async def test_a_job_that_cannot_be_read_does_not_keep_others_from_being_reaped(
 async def test_every_lane_is_looked_after(store: Store, parts: Parts) -> None:
     store.now = T
     async with store.transaction() as tx:
-        for lane in LANES:
+        for lane in READY_MADE:
             await seeds.ready(tx, lane=lane)
             assert len(await seeds.claim(tx, lane=lane)) == 1
     store.now = EXPIRED_AT
-    assert await parts.reaper().tick() == len(LANES)
-    assert await states(store) == [("READY", 1, 1)] * len(LANES)
+    assert await parts.reaper().tick() == len(READY_MADE)
+    assert await states(store) == [("READY", 1, 1)] * len(READY_MADE)
 
 
 async def test_more_than_a_batch_is_reaped_by_several_ticks(

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from noonday.domain.breaker import target_of
 from noonday.domain.model import Interval, Outcome, OutcomeKind, RetryPolicy, RunKey
+from noonday.domain.ranking import Ranks
 from noonday.domain.replay import Letters, ReplayState, StopWhen
 from noonday.drill.checks.received import Received
 from noonday.executors.http import HttpExecutor
@@ -585,8 +586,8 @@ async def test_a_step_that_fails_changes_nothing_and_keeps_no_other_from_going_o
     bad, good = await ask(store), await ask(store)
     whole = replays.release
 
-    async def failing(tx: Tx, replay: replay_rows.Replay) -> replays.Step:
-        step = await whole(tx, replay)
+    async def failing(tx: Tx, replay: replay_rows.Replay, ranks: Ranks) -> replays.Step:
+        step = await whole(tx, replay, ranks)
         if replay.id == bad:
             raise RuntimeError("dies after it has written")
         return step

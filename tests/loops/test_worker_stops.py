@@ -255,3 +255,60 @@ async def test_a_repeat_after_a_replay_is_explained_by_it(
         found = await tx.rows("SELECT attempt, duplicate_cause FROM executions ORDER BY attempt")
     assert [tuple(row.values()) for row in found] == [(1, None), (2, cause)]
     assert not await broken(store)
+
+
+# --- one that is needed no more ---------------------------------------------------------------
+
+
+async def test_a_worker_that_is_needed_no_more_claims_nothing_and_ends_all_that_it_has(
+    store: Store, parts: Parts
+) -> None:
+    executor = Hanging()
+    worker = parts.worker(executor)
+    await ready(store)
+    await begun(worker, executor)
+    worker.retire(True)
+    await ready(store)
+    assert await worker.tick() == 0
+    assert not worker.idle
+    executor.free.set()
+    await landed(worker)
+    assert not worker.idle, "what came of it is not written yet"
+    await worker.settling.tick()
+    assert worker.idle
+    assert sorted(await outcomes(store), key=str) == ["COMPLETE", None]
+
+
+async def test_a_worker_that_is_needed_after_all_goes_on(store: Store, parts: Parts) -> None:
+    worker = parts.worker(Scripted())
+    await ready(store)
+    worker.retire(True)
+    assert await worker.tick() == 0
+    assert worker.idle
+    worker.retire(False)
+    assert not worker.idle
+    assert await carry_out(worker) == 1
+
+
+async def test_what_was_claimed_just_before_a_worker_was_to_go_is_carried_out_by_it(
+    store: Store, parts: Parts
+) -> None:
+    worker = parts.worker(Scripted())
+    await ready(store)
+    claim = asyncio.create_task(worker.tick())
+    await asyncio.sleep(0)  # on its way: what it takes is not known yet
+    worker.retire(True)
+    assert await claim == 1
+    assert not worker.idle
+    await landed(worker)
+    await worker.settling.tick()
+    assert worker.idle
+
+
+async def test_a_worker_that_is_told_to_stop_does_not_come_back(store: Store, parts: Parts) -> None:
+    worker = parts.worker(Scripted())
+    await ready(store)
+    await worker.stop(0)
+    worker.retire(False)
+    assert await worker.tick() == 0
+    assert await outcomes(store) == [None]

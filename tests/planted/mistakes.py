@@ -203,11 +203,40 @@ def replay_under_old_versions() -> None:
 def retry_that_comes_too_early() -> None:
     from noonday.store import runs
 
-    _edit(runs, "RETRY_DUE", ("retry_at <= coalesce($2, now())", "coalesce($2, now()) IS NOT NULL"))
+    _edit(
+        runs, "RETRIES_DUE", ("retry_at <= coalesce($2, now())", "coalesce($2, now()) IS NOT NULL")
+    )
+
+
+def slots_counted_before_the_lock() -> None:
+    from noonday.loops import admitting
+    from noonday.store import caps, locks
+
+    async def give(self: Any, tenant_id: int, moved: Sequence[str]) -> Any:
+        async with self._store.transaction() as tx:
+            found = await caps.waiting(tx, tenant_id, moved, admitting.EACH)
+            await locks.own_tenant(tx, tenant_id)
+            return await self._let_go(tx, found)
+
+    _replace(admitting.Admitting, "_give", give)
+
+
+def retry_that_loses_its_place() -> None:
+    from noonday.store import runs
+
+    _edit(runs, "RETRY", ("claimable = false,", "claimable = false, key_slot = false,"))
+
+
+def insert_without_a_look_at_caps() -> None:
+    from noonday.store import occurrences
+
+    held = "CASE WHEN c.waits_for IS NOT NULL THEN 'cap' END, c.waits_for"
+    _edit(occurrences, "OPEN", ("c.waits_for IS NULL", "true"), (held, "NULL, NULL"))
 
 
 MATRIX = "tests/store/test_matrix.py"
 LEASES = "tests/races/test_leases.py"
+CAPS = "tests/loops/test_caps.py"
 TICKS = "tests/races/test_ticks.py"
 WORKER = "tests/loops/test_worker.py"
 EACH_EVENT = f"{MATRIX}::test_an_event_does_what_the_table_says_or_nothing"
@@ -306,6 +335,22 @@ MISTAKES: dict[str, Mistake] = {
             "a retry does not wait for its time",
             retry_that_comes_too_early,
             f"{MATRIX}::test_a_retry_stays_until_its_time_has_come",
+        ),
+        (
+            "slots are counted before the lock is had",
+            slots_counted_before_the_lock,
+            "tests/races/test_crowd_of_caps.py::"
+            "test_a_thousand_keys_among_sixteen_workers_are_never_carried_out_twice_at_a_time",
+        ),
+        (
+            "a retry gives up its place in its key",
+            retry_that_loses_its_place,
+            f"{CAPS}::test_a_retry_keeps_its_key_and_frees_the_rest",
+        ),
+        (
+            "a run is inserted without a look at its caps",
+            insert_without_a_look_at_caps,
+            f"{CAPS}::test_runs_of_one_key_go_one_at_a_time_in_their_order",
         ),
     )
 }

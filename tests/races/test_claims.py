@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from noonday.domain.model import RunKey
-from noonday.domain.ranking import AGEING_STEP, Floors, effective
+from noonday.domain.ranking import AGEING_SEC, Floors
 from noonday.store import Store, Tx, cancels, runs
 from noonday.store.cancels import Which
 from noonday.store.runs import Claimed, key_of
@@ -22,7 +22,7 @@ MINUTE = timedelta(minutes=1)
 
 def claiming(limit: int, worker: object = WORKER) -> Step:
     async def step(tx: Tx) -> Claimed:
-        return await runs.claim(tx, "default", Floors().each(), limit, AGEING_STEP, worker)  # type: ignore[arg-type]
+        return await runs.claim(tx, "default", seeds.ranges(), limit, worker)  # type: ignore[arg-type]
 
     return step
 
@@ -85,7 +85,7 @@ async def test_a_claim_knows_whether_more_wait(store: Store) -> None:
         async with store.transaction() as tx:
             assert (await claiming(3)(tx)).drained is expected  # type: ignore[attr-defined]
     async with store.transaction() as tx:
-        assert await claiming(3)(tx) == Claimed([], {}, saw_all=True, drained=True)
+        assert await claiming(3)(tx) == Claimed([], {}, {}, saw_all=True, drained=True)
 
 
 async def test_a_floor_does_not_pass_what_another_claim_held_and_gave_up(
@@ -101,7 +101,7 @@ async def test_a_floor_does_not_pass_what_another_claim_held_and_gave_up(
     used = floors.each()
     floors.claimed(used, claimed.lowest, datetime.now(UTC) + MINUTE, everything=claimed.saw_all)
     async with store.transaction() as tx:
-        again = await runs.claim(tx, "default", floors.each(), 50, AGEING_STEP, WORKER)
+        again = await runs.claim(tx, "default", seeds.ranges(floors), 50, WORKER)
     assert len(again.rows) == 50
 
 
@@ -124,9 +124,14 @@ async def test_a_cancelled_run_is_not_claimed_and_a_claimed_one_not_cancelled(
         assert left == claimed, played
 
 
+def effective(rank: datetime, priority: int) -> datetime:
+    return rank + timedelta(seconds=priority * AGEING_SEC)
+
+
 LOOKED_AT = """
 EXPLAIN (ANALYZE, FORMAT JSON) SELECT rank FROM runs
-WHERE lane = 'default' AND priority = $1 AND claimable AND rank >= $2 AND state = 'READY'
+WHERE lane = 'default' AND priority = $1 AND claimable AND rank >= $2 AND rank < $3
+  AND state = 'READY'
 ORDER BY rank LIMIT 10
 """
 
@@ -146,7 +151,7 @@ async def test_ten_priorities_are_claimed_by_age_and_urgency_past_thousands_in_f
     while len(taken) < 10_000:
         async with store.transaction() as tx:
             used = floors.each()
-            claimed = await runs.claim(tx, "default", used, 700, AGEING_STEP, WORKER)
+            claimed = await runs.claim(tx, "default", seeds.ranges(floors), 700, WORKER)
         assert claimed.rows
         floors.claimed(used, claimed.lowest, store.now, everything=claimed.saw_all)
         taken += sorted(effective(row["rank"], row["priority"]) for row in claimed.rows)
@@ -158,7 +163,7 @@ async def test_ten_priorities_are_claimed_by_age_and_urgency_past_thousands_in_f
 async def _looked_at(store: Store, floors: Floors) -> int:
     """Entries of the claim index that a claim from these floors looks at in vain."""
     async with store.transaction() as tx:
-        plans = [json.loads(await tx.value(LOOKED_AT, *floor)) for floor in floors.each()]
+        plans = [json.loads(await tx.value(LOOKED_AT, *span)) for span in floors.each()]
     return sum(_removed(plan[0]["Plan"]) for plan in plans)
 
 

@@ -15,16 +15,18 @@ from typing import NamedTuple
 
 import pytest
 
+from noonday.domain.fair import Ranker
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import ExecutionStatus, RunKey
-from noonday.domain.ranking import LATE_COMMIT
+from noonday.domain.ranking import LATE_COMMIT, Work
 from noonday.loops.worker import Worker
-from noonday.store import Store, Tx, runs
+from noonday.store import Store, Tx, dead_letters, holds, runs
 from noonday.store.settlements import Settlement
 from tests.support import seeds
 from tests.support.database import open_store
 from tests.support.holds import blocked
 from tests.support.invariants import broken
+from tests.support.letters import lie_there
 from tests.support.scripted import Parts, Scripted, counted, landed
 from tests.support.seeds import OTHER_WORKER
 
@@ -78,6 +80,7 @@ class Commits:
         try:
             async with self._store.transaction() as tx:
                 tx.now = T + late.begins * SECOND
+                await tx.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
                 await late.way(tx)
                 begun.set()
                 await go.wait()
@@ -220,6 +223,118 @@ async def test_a_straggler_is_claimed_although_a_claim_was_under_way_while_it_wa
     assert counted(worker, "floor_stragglers") == 1
     assert await worker.tick() == 1
     await landed(worker)
+
+
+# --- in both bands ----------------------------------------------------------------------------
+
+
+def ranked(ranker: Ranker, way: str, tenant: int, priority: int, count: int) -> Way:
+    """A way back by which runs get their ranks from the ranker of a process."""
+
+    async def insert(tx: Tx) -> None:
+        await seeds.ready(tx, priority=priority, tenant=tenant, count=count, ranks=ranker.ranks)
+
+    async def retry(tx: Tx) -> None:
+        assert await runs.retry_due(tx, 1, ranks=ranker.ranks) == 1
+
+    async def admit(tx: Tx) -> None:
+        assert await holds.admit(tx, seeds.HOLD_KEY, 1, ranks=ranker.ranks) == 1
+
+    async def reopen(tx: Tx) -> None:
+        (letter,) = await tx.rows(
+            "SELECT * FROM dead_letters WHERE state = 'DEAD' LIMIT 1 FOR UPDATE SKIP LOCKED"
+        )
+        work = Work(letter["tenant_id"], "default", priority, seeds.HOST)
+        ranks = ranker.ranks([work], await tx.clock())
+        again = await dead_letters.replay(
+            tx, [runs.key_of(letter)], letter["tenant_id"], seeds.job_id(), ranks=ranks
+        )
+        assert len(again) == 1
+
+    return {"insert": insert, "retry": retry, "admit": admit, "reopen": reopen}[way]
+
+
+async def ranked_ways(store: Store, chance: random.Random, rankers: Sequence[Ranker]) -> list[Way]:
+    """Each way some times, by any of the processes; half of the runs are one tenant's."""
+    store.now = T - 100 * SECOND
+    async with store.transaction() as tx:
+        await lie_there(tx, 4)
+        made = await seeds.ready(tx, count=8)
+        await seeds.claim(tx, worker=OTHER_WORKER)
+        await seeds.settle(tx, *[seeds.retried(seeds.held(run)) for run in made[:4]])
+        await seeds.settle(tx, *[seeds.handed_back(seeds.held(run)) for run in made[4:]])
+        for run in made[4:]:
+            await seeds.hold(tx, run)
+    each = [("insert", chance.choice((1, 3))) for _ in range(12)]
+    each += [(way, 1) for way in ("retry", "admit", "reopen") for _ in range(4)]
+    return [
+        ranked(
+            chance.choice(rankers), way, chance.choice((1, 1, 2, 3)), chance.choice((0, 5, 9)), n
+        )
+        for way, n in each
+    ]
+
+
+class Processes:
+    """Two processes that rank and one worker with few slots, moved on a second at a time."""
+
+    def __init__(self, store: Store, parts: Parts) -> None:
+        self.store = store
+        self.rankers = [Ranker(), Ranker()]
+        for ranker in self.rankers:
+            ranker.learn([(tenant, seeds.HOST, 1.0) for tenant in (1, 2, 3)])
+        self.fairness = [parts.fairness(ranker) for ranker in self.rankers]
+        self.executor = Scripted()
+        self.worker = parts.worker(self.executor, slots=2)
+
+    async def step(self) -> int:
+        started = len(self.executor.attempts)
+        await self.worker.tick()
+        self.worker.beats._reported_at = float("-inf")
+        await self.worker.beats.tick()
+        await landed(self.worker)
+        await self.worker.settling.tick()
+        for fairness in self.fairness:
+            await fairness.tick()
+        return len(self.executor.attempts) - started
+
+    async def drain(self) -> None:
+        for step in range(STEPS + 1, STEPS * 10):
+            self.store.now = T + step * SECOND
+            if not await self.step():
+                break
+
+
+QUEUED = "SELECT count(*) FROM runs WHERE rank > '2900-01-01'"
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("longest", "late"), [(1, False), (20, True)])
+async def test_in_front_and_queued_all_is_claimed_without_a_sweep_or_found_by_it_and_counted(
+    store: Store, parts: Parts, commits: Commits, seed: int, longest: int, late: bool
+) -> None:
+    chance = random.Random(seed)
+    processes = Processes(store, parts)
+    commits.plan(at_random(chance, await ranked_ways(store, chance, processes.rankers), longest))
+    queued = 0
+    for step in range(STEPS + 1):
+        store.now = T + step * SECOND
+        await commits.step(step)
+        await processes.step()
+        async with store.transaction() as tx:
+            queued += await tx.value(QUEUED)
+    await processes.drain()
+    assert queued, "or this shows only one band"
+    async with store.transaction() as tx:
+        missed = await tx.value("SELECT count(*) FROM runs WHERE claimable")
+    if not late:
+        assert missed == 0
+    await processes.worker.sweep()
+    assert (counted(processes.worker, "floor_stragglers") > 0) == (missed > 0)
+    await processes.drain()
+    async with store.transaction() as tx:
+        assert await tx.value("SELECT count(*) FROM runs") == 0
+    assert not await broken(store)
 
 
 # --- what waits for a time --------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Reaping:
         self.found: list[Settlement] = []
 
     async def read(self, tx: Tx) -> int:
-        rows = await runs.expired(tx, "default", 5, TOO_LATE, 100)
+        rows = await runs.expired(tx, "default", seeds.span(), TOO_LATE, 100)
         self.found = [
             Settlement(
                 held_key(row),

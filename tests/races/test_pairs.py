@@ -36,9 +36,10 @@ from uuid import UUID
 import pytest
 
 from noonday.domain import lifecycle
+from noonday.domain.caps import host_cap
 from noonday.domain.lifecycle import TRANSITIONS, Event, Source
 from noonday.domain.model import Outcome, OutcomeKind, RunKey
-from noonday.store import Store, Tx, cancels, dead_letters, holds, locks, runs
+from noonday.store import Store, Tx, cancels, caps, dead_letters, holds, locks, runs
 from noonday.store.cancels import Which
 from noonday.store.settlements import Settlement
 from tests.races.test_leases import IN_TIME, LEASED_AT, SETTLED, TOO_LATE, at, beating, reaping
@@ -47,6 +48,7 @@ from tests.support.invariants import broken
 from tests.support.stepping import Plan, Stage, Step, orders
 
 LATER = TOO_LATE + timedelta(seconds=60)
+CAP = host_cap(seeds.TENANT, "capped")
 REPLAY_ID = UUID(int=30)
 Make = Callable[[RunKey], list[Step]]
 
@@ -110,6 +112,23 @@ def held_back(held: Any) -> Settlement:
     return Settlement(held, lifecycle.hold("lane", seeds.HOLD_KEY), Outcome(OutcomeKind.NOT_SENT))
 
 
+async def own_tenant(tx: Tx) -> None:
+    await locks.own_tenant(tx, seeds.TENANT)
+
+
+async def give_slot(tx: Tx) -> int:
+    return await caps.admit(tx, (await caps.waiting(tx, seeds.TENANT, [CAP], 10)).rows)
+
+
+async def rekey(tx: Tx) -> int:
+    rows = (await caps.waiting(tx, seeds.TENANT, [CAP], 10)).rows
+    return await caps.rekey(tx, [(row, host_cap(seeds.TENANT, "other")) for row in rows])
+
+
+async def put_back(tx: Tx) -> int:
+    return await caps.put_back(tx, seeds.TENANT, CAP)
+
+
 STEPS: dict[str, Make] = {
     Event.CLAIM: of(lambda tx, _: seeds.claim(tx)),
     Event.HEARTBEAT: lambda run: [beating(seeds.held(run))],
@@ -122,11 +141,17 @@ STEPS: dict[str, Make] = {
     Event.CANCEL: cancelled(),
     Event.KILL: cancelled(kill=True),
     Event.ADMIT: of(lambda tx, _: holds.admit(tx, seeds.HOLD_KEY, 100)),
+    Event.GIVE_SLOT: lambda _: [own_tenant, give_slot],
+    Event.REKEY: lambda _: [own_tenant, rekey],
+    Event.PUT_BACK: lambda _: [own_tenant, put_back],
     Event.REPLAY: of(lambda tx, run: dead_letters.replay(tx, [run], seeds.TENANT, REPLAY_ID)),
     "tell": of(lambda tx, _: cancels.asked(tx, seeds.WORKER, 100)),
     "discard": of(lambda tx, run: dead_letters.discard(tx, run, seeds.TENANT, "me", "old")),
 }
-PASSES_OVER = {Event.CLAIM, Event.EXPIRE, Event.RETRY_DUE, Event.ADMIT, Event.REPLAY, "tell"}
+PASSES_OVER = {
+    *(Event.CLAIM, Event.EXPIRE, Event.RETRY_DUE, Event.ADMIT, Event.PUT_BACK, Event.REPLAY),
+    "tell",
+}
 """What takes rows with SKIP LOCKED."""
 
 
@@ -151,6 +176,18 @@ async def _running(tx: Tx) -> RunKey:
 async def _asked(tx: Tx) -> RunKey:
     run = await _running(tx)
     assert await asked(tx, run) == 1
+    return run
+
+
+async def _over_a_cap(tx: Tx) -> RunKey:
+    run = await _ready(tx)
+    await seeds.cap(tx, run, 0)
+    return run
+
+
+async def _waiting(tx: Tx) -> RunKey:
+    run = await _ready(tx)
+    await seeds.hold(tx, run, "cap", await seeds.cap(tx, run, 1))
     return run
 
 
@@ -184,7 +221,8 @@ def pairs(names: Sequence[str]) -> list[tuple[str, str]]:
 
 RUNNING = [*events_of(Source.RUNNING), Event.CANCEL, Event.KILL, "tell"]
 SITUATIONS: dict[str, tuple[Callable[[Tx], Awaitable[RunKey]], datetime, list[tuple[str, str]]]] = {
-    "ready": (_ready, LEASED_AT, pairs(events_of(Source.READY))),
+    "ready": (_over_a_cap, LEASED_AT, pairs(events_of(Source.READY))),
+    "waiting": (_waiting, LEASED_AT, pairs(events_of(Source.WAITING))),
     "held": (_held, LEASED_AT, pairs(events_of(Source.HELD))),
     "running": (_running, IN_TIME, pairs(RUNNING)),
     "asked to stop": (_asked, IN_TIME, [("tell", name) for name in RUNNING]),
@@ -198,8 +236,9 @@ SITUATIONS: dict[str, tuple[Callable[[Tx], Awaitable[RunKey]], datetime, list[tu
 # --- what is left of it -----------------------------------------------------------------------
 
 LEFT = {
-    "run": """SELECT state, claimable, hold, failures, interruptions, attempt, lease_version,
-                     cancel_reason, cancel_requested_at IS NOT NULL AS requested, cancel_kills
+    "run": """SELECT state, claimable, hold, hold_key, failures, interruptions, attempt,
+                     lease_version, cancel_reason, cancel_requested_at IS NOT NULL AS requested,
+                     cancel_kills
               FROM runs WHERE job_id = $1""",
     "ledger": """SELECT outcome, reason, attempts FROM occurrences
                  WHERE job_id = $1 AND occurrence_at = $2""",

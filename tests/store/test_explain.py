@@ -15,8 +15,9 @@ import pytest
 import noonday.store
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Reason
-from noonday.domain.ranking import AGEING_STEP, Floors
+from noonday.domain.ranking import Floors
 from noonday.domain.replay import Letters, Terms
+from noonday.loops.dependents import tell
 from noonday.store import (
     Row,
     Store,
@@ -24,12 +25,17 @@ from noonday.store import (
     alerts,
     cancels,
     dead_letters,
+    dependencies,
     executions,
     holds,
+    lanes,
     letters,
     occurrences,
+    pending,
+    rates,
     replays,
     runs,
+    scaling,
     targets,
     timers,
 )
@@ -38,7 +44,7 @@ from noonday.store.letters import LetterFilter, LetterPosition
 from noonday.store.runs import Ended
 from noonday.store.settlements import Settlement
 from noonday.store.timers import Timer
-from tests.support import seeds
+from tests.support import families, seeds
 from tests.support.letters import lie_there
 from tests.support.plans import ExplainingTx, Plan
 
@@ -144,7 +150,32 @@ FROM generate_series(1, 20000) AS n,
      LATERAL (SELECT CASE WHEN n % 100 = 0 THEN 'OPEN' ELSE 'CLOSED' END AS state) AS s
 """
 
-OTHERS_OF_NOW = (OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS, OTHER_TARGETS, OTHER_LETTERS)
+OTHER_DEPENDENTS = """
+INSERT INTO dependents (job_id, tenant_id, occurrence_at, due_at, shard, runs_on, cascade_cancel,
+                        open)
+SELECT md5('child' || n)::uuid, 1, $1, $1, n % 64, 'success', false, 1
+FROM generate_series(1, 20000) AS n
+"""
+OTHER_DEPENDENCIES = """
+INSERT INTO dependencies SELECT md5('parent' || $1::timestamptz || n % 1000)::uuid,
+       md5('child' || n)::uuid
+FROM generate_series(1, 20000) AS n
+"""
+OTHER_LIMITS = """
+INSERT INTO limits (key, tenant_id, kind, name, rate_per_sec, max_running, changed_at)
+SELECT kind || ':' || n % 100 || ':' || n, n % 100, kind, n::text,
+       CASE WHEN kind = 'host' THEN 1 END, 1, $1
+FROM generate_series(1, 20000) AS n,
+     LATERAL (SELECT CASE WHEN n % 100 = 0 THEN 'host' ELSE 'key' END AS kind) AS k
+"""
+OTHER_RATES = """
+INSERT INTO rates (key, next_at) SELECT 'host:1:' || n, $1 FROM generate_series(1, 20000) AS n
+"""
+
+OTHERS_OF_NOW = (
+    OTHER_TIMERS, OTHER_RUNS, OTHER_EXECUTIONS, OTHER_TARGETS, OTHER_LETTERS, OTHER_DEPENDENTS,
+    OTHER_DEPENDENCIES, OTHER_LIMITS, OTHER_RATES,
+)  # fmt: skip
 
 
 def days(table: str, *moments: datetime) -> set[str]:
@@ -155,7 +186,10 @@ LEDGER = f"occurrences_m{NOW:%Y%m}"
 HISTORY = days("executions", NOW)
 TODAY = days("timers", NOW)
 UP_TO_TODAY = days("timers", NOW - DAY, NOW)
-ANALYZED = ["runs", "jobs", "targets", "dead_letters", LEDGER, *HISTORY, *UP_TO_TODAY]
+ANALYZED = [
+    "runs", "jobs", "targets", "dead_letters", "dependents", "dependencies", "limits", "rates",
+    LEDGER, *HISTORY, *UP_TO_TODAY,
+]  # fmt: skip
 OWNED = list(range(SHARDS))
 
 
@@ -202,7 +236,7 @@ class Explained:
 async def check_claim(made: Explained) -> None:
     plan = await made.plan(
         runs.CLAIM,
-        lambda tx: runs.claim(tx, "default", Floors().each(), 64, AGEING_STEP, seeds.WORKER),
+        lambda tx: runs.claim(tx, "default", seeds.ranges(), 64, seeds.WORKER),
     )
     assert plan.indexes == {"runs_claim", "jobs_pkey"}
     assert plan.scans == {"payload_versions"}, "there are none"
@@ -213,6 +247,25 @@ async def check_look_below_the_floors(made: Explained) -> None:
         runs.LOWEST_READY, lambda tx: runs.lowest_ready(tx, "default", Floors().each())
     )
     assert (plan.indexes, plan.tables) == ({"runs_claim"}, {"runs"})
+
+
+async def check_look_at_lanes(made: Explained) -> None:
+    floors = [(lane, *each) for lane in ("default", "batch") for each in Floors().each()]
+    plan = await made.plan(runs.LOOK, lambda tx: runs.look(tx, floors))
+    assert (plan.indexes, plan.tables) == ({"runs_claim"}, {"runs"})
+
+
+async def check_claim_of_a_capped_lane(made: Explained) -> None:
+    async with made.store.transaction() as tx:
+        lane = await lanes.one(tx, "default")
+        assert lane is not None
+        await lanes.own(tx, "default")
+        await lanes.change(tx, lane, lane._replace(max_running=100))
+    plan = await made.plan(lanes.COUNT, lambda tx: lanes.enter(tx, "default", 10))
+    assert "runs_claim" in plan.indexes
+    assert plan.scans <= {"lane_spans"}, "a row for each priority"
+    async with made.store.transaction() as tx:
+        await lanes.change(tx, lane._replace(max_running=100), lane)
 
 
 async def check_heartbeat(made: Explained) -> None:
@@ -232,9 +285,11 @@ async def check_hold(made: Explained) -> None:
     plan = await made.plan(holds.HOLD, lambda tx: holds.hold(tx, leases))
     assert (plan.indexes, plan.tables, plan.scans) == ({"runs_pkey"}, {"runs"}, set())
     plan = await made.plan(holds.ADMIT, lambda tx: holds.admit(tx, "target:1:x", 10))
-    assert (plan.indexes, plan.scans) == ({"runs_hold_key"}, set())
-    plan = await made.plan(holds.KEYS, holds.keys)
-    assert (plan.indexes, plan.scans) == ({"runs_hold_key"}, set())
+    assert (plan.indexes, plan.scans) == (set(), set()), "by its place"
+    plan = await made.plan(holds.CANDIDATES, lambda tx: holds.admit(tx, "target:1:x", 10))
+    assert (plan.indexes, plan.scans) == ({"runs_hold_key", "jobs_pkey"}, set())
+    plan = await made.plan(holds.KEYS, lambda tx: holds.keys(tx, "target:"))
+    assert (plan.indexes, plan.scans) == ({"runs_waiting"}, set())
 
 
 async def check_targets(made: Explained) -> None:
@@ -250,6 +305,35 @@ async def check_targets(made: Explained) -> None:
     }.items():
         plan = await made.plan(statement, call)
         assert not plan.scans, statement
+
+
+async def check_pending(made: Explained) -> None:
+    after, job_ids = UUID(int=0), [row["job_id"] for row in made.due[:20]]
+    for statement, call, tables in (
+        (pending.SLICE, lambda tx: pending.count(tx, 1, after, NOW, 1_000), {"jobs_tenant"}),
+        (pending.STILL, lambda tx: pending.still(tx, job_ids), {"jobs_pkey"}),
+        (pending.ONE_OFF, lambda tx: pending.one_off(tx, job_ids), {"jobs_pkey"}),
+    ):
+        plan = await made.plan(statement, call)
+        assert plan.indexes >= tables, statement
+        assert plan.scans <= {"ledger_start"}, statement
+
+
+async def check_rates(made: Explained) -> None:
+    keys = [f"host:1:{n}" for n in range(1, 100)]
+    wait = rates.LetGo(keys[0], NOW, NOW)
+    for statement, call in {
+        rates.LOCK: lambda tx: rates.lock(tx, keys),
+        rates.MOVE: lambda tx: rates.move(tx, dict.fromkeys(keys, NOW)),
+        rates.STAND: lambda tx: rates.stand(tx, keys),
+        rates.LET_GO: lambda tx: rates.let_go(tx, [wait]),
+        rates.SLOW: lambda tx: rates.slow(tx, keys[0], SECOND, 0.1, SECOND),
+        rates.LIMITED: rates.limited,
+        rates.LIMITS_OF: lambda tx: rates.limits_of(tx, [*keys, "tenant:1"]),
+        rates.BEHIND: lambda tx: rates.behind(tx, "", 100),
+    }.items():
+        plan = await made.plan(statement, call)
+        assert plan.scans <= {"tenants"}, statement
 
 
 async def check_settle(
@@ -284,15 +368,20 @@ async def check_dead_letter(made: Explained) -> None:
 
 
 async def check_due_retries(made: Explained) -> None:
-    plan = await made.plan(runs.RETRY_DUE, lambda tx: runs.retry_due(tx, 1_000))
-    assert (plan.indexes, plan.scans) == ({"runs_retry_due"}, set())
+    async with made.store.transaction() as tx:
+        explaining = ExplainingTx(tx, datetime.now(UTC) + 60 * SECOND)
+        assert await runs.retry_due(explaining, 50)
+    plan = explaining.plans[runs.RETRIES_DUE]
+    assert (plan.indexes, plan.scans) == ({"runs_retry_due", "jobs_pkey"}, set())
+    plan = explaining.plans[runs.RETRY_DUE]
+    assert (plan.indexes, plan.scans) == (set(), set()), "by their places"
     plan = await made.plan(runs.NEXT_RETRY, runs.next_retry)
     assert (plan.indexes, plan.scans) == ({"runs_retry_due"}, set())
 
 
 async def check_expired(made: Explained) -> None:
     plan = await made.plan(
-        runs.EXPIRED, lambda tx: runs.expired(tx, "default", 5, NOW + SECOND, 500)
+        runs.EXPIRED, lambda tx: runs.expired(tx, "default", seeds.span(), NOW + SECOND, 500)
     )
     assert plan.indexes >= {"runs_claim"}
     assert "runs" not in plan.scans
@@ -369,7 +458,7 @@ async def check_a_step_of_a_replay(made: Explained) -> None:
         await dead_letters.why_not(explaining, [run], 1)
         await letters.forget(explaining, NOW - DAY, 100)
         plans = explaining.plans
-    few = {"replays"}
+    few = {"replays", "tenants", "limits"}
     assert plans[replays.WALK].indexes >= {"dead_letters_dead", "jobs_pkey"}
     assert plans[replays.COUNT].indexes == {"dead_letters_dead", "jobs_pkey"}
     assert plans[replays.OBSERVE].indexes >= {"dead_letters_replaying", "runs_pkey"}
@@ -388,6 +477,32 @@ async def check_a_step_of_a_replay(made: Explained) -> None:
         letters.FORGET,
     ):
         assert not plans[statement].scans - few, statement
+
+
+async def check_children_are_told(made: Explained) -> None:
+    async with made.store.transaction() as tx:
+        runs_of = await seeds.ready(tx, count=20)
+        parents = [run.job_id for run in runs_of]
+        explaining = ExplainingTx(tx)
+        await dependencies.announce(explaining, families.parents_of(*parents))
+        await families.add(explaining, parents, count=40)
+        await families.add(explaining, parents[:1], count=20, on="any")
+        ends = [(run.job_id, NOW, "COMPLETE") for run in runs_of[:19]]
+        await dependencies.note(explaining, [*ends, (parents[19], NOW, "FAILED")])
+        await tell(explaining, await dependencies.take(explaining, 100), 10_000)
+        await dependencies.stop_waiting(explaining, parents[0])
+        await dependencies.open_parents(explaining, parents, 20)
+        await dependencies.parents(explaining, UUID(int=0), 500)
+    used = {name for name, text in constants().items() if text in explaining.plans}
+    assert used >= {
+        f"dependencies.{name}"
+        for name in (
+            "STANDING", "FLAG_RUNS", "NOTE", "TAKE", "EDGES", "LOCK", "DROP_EDGES", "COUNT_DOWN",
+            "RELEASE", "END", "FINISH", "STOP_WAITING", "OPEN_PARENTS", "PARENTS",
+        )
+    }  # fmt: skip
+    for statement, plan in explaining.plans.items():
+        assert not plan.scans - {"endings", "ledger_start"}, statement
 
 
 async def check_due(made: Explained) -> None:
@@ -420,9 +535,24 @@ async def check_materialize(made: Explained) -> None:
     plan = await made.plan(
         occurrences.MATERIALIZE, lambda tx: occurrences.materialize(tx, fired, entries, rearm, NOW)
     )
-    assert plan.tables == {"timers", "jobs", "runs", "occurrences", "ledger_start"} | TODAY
-    assert plan.scans == {"ledger_start"}
+    few = {"tenants", "limits"}
+    assert plan.tables - few == {"timers", "jobs", "runs", "occurrences", "ledger_start"} | TODAY
+    assert plan.scans - few == {"ledger_start"}
     assert plan.indexes >= {"jobs_pkey", "runs_pkey"}
+
+
+async def check_outlook(made: Explained) -> None:
+    start, end = NOW, NOW + 10 * SECOND
+    async with made.store.transaction() as tx:
+        explaining = ExplainingTx(tx)
+        assert not (await scaling.due(explaining, start, end)).exact
+        await scaling.due(explaining, end, end + SECOND)
+        plans = explaining.plans
+    ahead = days("timers", start, end)
+    for statement in (scaling.COUNT_FEW, scaling.PAGES, scaling.DUE, scaling.SAMPLED):
+        assert plans[statement].tables - {"jobs"} <= ahead, "what is later is not planned"
+        assert not plans[statement].scans
+    assert "jobs_pkey" in plans[scaling.SAMPLED].indexes
 
 
 CHECKS = [check for name, check in list(globals().items()) if name.startswith("check_")]
@@ -490,7 +620,7 @@ async def test_after_a_burst_that_statistics_do_not_know_nothing_reads_all_runs(
     ended = [Ended(*each, "FAILED", 500, None, False, None, None) for each in held]
     floors = Floors().each()
     calls: dict[str, Callable[[Tx], Awaitable[object]]] = {
-        runs.CLAIM: lambda tx: runs.claim(tx, "default", floors, 64, AGEING_STEP, seeds.WORKER),
+        runs.CLAIM: lambda tx: runs.claim(tx, "default", seeds.ranges(), 64, seeds.WORKER),
         runs.HEARTBEAT: lambda tx: runs.heartbeat(tx, [(each, 60) for each in held]),
         runs.COMPLETE: lambda tx: runs.complete(tx, ended[:100]),
         runs.RETRY: lambda tx: runs.retry(tx, [(each, SECOND) for each in ended[100:200]]),

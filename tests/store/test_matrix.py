@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from noonday.domain.caps import host_cap
 from noonday.domain.lifecycle import TRANSITIONS, Event, Source, Transition, hold
 from noonday.domain.model import (
     ExecutionStatus,
@@ -23,7 +24,18 @@ from noonday.domain.model import (
     RunState,
     shard_of,
 )
-from noonday.store import Store, Tx, cancels, dead_letters, holds, jobs, occurrences, runs, timers
+from noonday.store import (
+    Store,
+    Tx,
+    cancels,
+    caps,
+    dead_letters,
+    holds,
+    jobs,
+    occurrences,
+    runs,
+    timers,
+)
 from noonday.store.cancels import Which
 from noonday.store.occurrences import Opening
 from noonday.store.runs import Held
@@ -32,6 +44,7 @@ from tests.support import seeds
 from tests.support.dumps import changes, dump
 from tests.support.invariants import broken, wipe
 
+CAP = host_cap(seeds.TENANT, "capped")
 T = datetime.now(UTC).replace(microsecond=0)
 SECOND = timedelta(seconds=1)
 LEASED_AT = T + SECOND
@@ -58,20 +71,33 @@ async def none(tx: Tx) -> RunKey:
     return RunKey(job, Kind.SCHEDULE, T)
 
 
-async def ready(tx: Tx) -> RunKey:
+async def made(tx: Tx) -> RunKey:
     run = await none(tx)
     await materialize(tx, Found(run, seeds.held(run), T))
     return run
 
 
+async def ready(tx: Tx) -> RunKey:
+    """A cap of it has been lowered since it was let go."""
+    run = await made(tx)
+    await seeds.cap(tx, run, 0)
+    return run
+
+
 async def held(tx: Tx) -> RunKey:
-    run = await ready(tx)
+    run = await made(tx)
     await seeds.hold(tx, run)
     return run
 
 
+async def waiting(tx: Tx) -> RunKey:
+    run = await made(tx)
+    await seeds.hold(tx, run, "cap", await seeds.cap(tx, run, 1))
+    return run
+
+
 async def running(tx: Tx) -> RunKey:
-    run = await ready(tx)
+    run = await made(tx)
     assert await claim(tx, Found(run, seeds.held(run), LEASED_AT)) == 1
     return run
 
@@ -99,6 +125,7 @@ SOURCES: dict[Source, tuple[Callable[[Tx], Awaitable[RunKey]], datetime]] = {
     Source.NONE: (none, DURING_THE_LEASE),
     Source.READY: (ready, DURING_THE_LEASE),
     Source.HELD: (held, DURING_THE_LEASE),
+    Source.WAITING: (waiting, DURING_THE_LEASE),
     Source.RUNNING: (running, DURING_THE_LEASE),
     Source.LAPSED: (running, AFTER_THE_LEASE),
     Source.RETRYING: (retrying, DURING_THE_LEASE),
@@ -164,6 +191,19 @@ async def admit(tx: Tx, found: Found) -> int:
     return await holds.admit(tx, seeds.HOLD_KEY, 10)
 
 
+async def give_slot(tx: Tx, found: Found) -> int:
+    return await caps.admit(tx, (await caps.waiting(tx, seeds.TENANT, [CAP], 10)).rows)
+
+
+async def rekey(tx: Tx, found: Found) -> int:
+    rows = (await caps.waiting(tx, seeds.TENANT, [CAP], 10)).rows
+    return await caps.rekey(tx, [(row, host_cap(seeds.TENANT, "other")) for row in rows])
+
+
+async def put_back(tx: Tx, found: Found) -> int:
+    return await caps.put_back(tx, seeds.TENANT, CAP)
+
+
 async def replay(tx: Tx, found: Found) -> int:
     return len(await dead_letters.replay(tx, [found.run], seeds.TENANT, UUID(int=7)))
 
@@ -185,6 +225,9 @@ EVENTS: dict[Event, Callable[[Tx, Found], Awaitable[int]]] = {
     Event.CANCEL: cancel,
     Event.KILL: kill,
     Event.ADMIT: admit,
+    Event.GIVE_SLOT: give_slot,
+    Event.REKEY: rekey,
+    Event.PUT_BACK: put_back,
     Event.REPLAY: replay,
     **{event: settling(event) for event in SETTLEMENTS},
 }
@@ -227,6 +270,9 @@ def left_by(event: Event, source: Source) -> Left | None:
         Event.REQUEST_CANCEL: Left(1, 1, worker=True, locked_until=LEASE_END),
         Event.HOLD: Left(0, 1, claimable=False),
         Event.ADMIT: Left(0, 0),
+        Event.GIVE_SLOT: Left(0, 0),
+        Event.REKEY: Left(0, 0, claimable=False),
+        Event.PUT_BACK: Left(0, 0, claimable=False),
         Event.REPLAY: Left(1, 1, executions=("FAILED",), letters=("REPLAYED",)),
     }.get(event)
 
@@ -248,6 +294,9 @@ WRITTEN = {
     Event.STOP: {"runs", "occurrences", "executions"},
     Event.HOLD: {"runs"},
     Event.ADMIT: {"runs"},
+    Event.GIVE_SLOT: {"runs"},
+    Event.REKEY: {"runs"},
+    Event.PUT_BACK: {"runs"},
     Event.REPLAY: {"runs", "occurrences", "dead_letters"},
 }
 """The tables that an event writes to, and no others."""
@@ -417,7 +466,7 @@ async def test_a_lease_ends_after_its_last_instant(store: Store) -> None:
     for late, count in ((timedelta(0), 0), (timedelta(microseconds=1), 1)):
         store.now = LEASED_AT + seeds.LEASE_SEC * SECOND + late
         async with store.transaction() as tx:
-            assert len(await runs.expired(tx, "default", 5, store.now, 10)) == count
+            assert len(await runs.expired(tx, "default", seeds.span(), store.now, 10)) == count
 
 
 BACK_AGAIN = {
@@ -444,7 +493,9 @@ async def test_an_occurrence_that_is_in_the_ledger_makes_no_second_run(store: St
     found = await found_at(store, Source.ENDED)
     job = found.run.job_id
     async with store.transaction() as tx:
-        assert await timers.disarm(tx, job) == T + SECOND
+        armed = await timers.disarm(tx, job)
+        assert armed is not None
+        assert armed["occurrence_at"] == T + SECOND
         await timers.arm(tx, [timers.Timer(job, T, T, 1, 0, shard_of(job))], T)
         before = await dump(tx)
     async with store.transaction() as tx:

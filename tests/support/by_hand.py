@@ -14,6 +14,7 @@ from uuid import uuid4
 from noonday import server
 from noonday.loops import Loop
 from noonday.settings import Settings
+from noonday.store.backlogs import Backlogs
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
 
@@ -40,8 +41,10 @@ async def by_hand(role: str, settings: Settings, api_socket: Any = None) -> Asyn
         stack.push_async_callback(store.close)
         metrics = Metrics("by hand")
         wakeups = Wakeups(store, metrics.notified)
+        process_id = uuid4()
         node = HandNode(
-            role, settings, uuid4(), role, store, metrics, wakeups, [], stack, api_socket
-        )
+            role, settings, process_id, role, store, metrics, wakeups,
+            Backlogs(store, process_id), [], stack, api_socket,
+        )  # fmt: skip
         await server.ROLES[role](node)
         yield node

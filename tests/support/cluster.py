@@ -72,7 +72,7 @@ class Cluster:
             allow_private_targets=True,
             allowed_ports=(),
             log_format="json",
-            worker_slots=8,
+            worker_pools=("default,critical,batch,*=8", "long=32"),
             worker_grace_sec=2.0,
             breaker_pause_sec=1.0,
         )

@@ -54,6 +54,22 @@ BROKEN = {
         SELECT t.job_id, j.state FROM (SELECT job_id FROM timers OFFSET 0) AS t
         LEFT JOIN jobs AS j ON j.id = t.job_id
         WHERE j.state IS DISTINCT FROM 'ACTIVE'""",
+    "what waits has neither timer nor run, is active, and waits for as many as it says": """
+        SELECT d.job_id, j.state, d.open FROM dependents d LEFT JOIN jobs j ON j.id = d.job_id
+        WHERE j.state IS DISTINCT FROM 'ACTIVE' OR d.open < 1
+           OR d.open <> (SELECT count(*) FROM dependencies e WHERE e.child_id = d.job_id)
+           OR EXISTS (SELECT FROM runs r WHERE r.job_id = d.job_id AND r.kind = 0)
+           OR EXISTS (SELECT FROM timers t WHERE t.job_id = d.job_id)""",
+    "an edge leads from an older job to one that waits": """
+        SELECT e.* FROM dependencies e LEFT JOIN dependents d ON d.job_id = e.child_id
+        WHERE d.job_id IS NULL OR e.parent_id >= e.child_id""",
+    "whoever is waited for has not ended, or its end is noted": """
+        SELECT e.parent_id FROM dependencies e LEFT JOIN jobs j ON j.id = e.parent_id
+        WHERE NOT EXISTS (SELECT FROM endings n WHERE n.parent_id = e.parent_id)
+          AND NOT EXISTS (SELECT FROM dependents d WHERE d.job_id = j.id AND d.awaited)
+          AND NOT EXISTS (SELECT FROM timers t WHERE t.job_id = j.id AND t.awaited)
+          AND NOT EXISTS (SELECT FROM runs r WHERE r.job_id = j.id AND r.kind = 0
+                          AND r.awaited)""",
     "no shard has half an owner": """
         SELECT shard FROM shards WHERE (owner_id IS NULL) <> (leased_until IS NULL)""",
 }  # fmt: skip
@@ -70,7 +86,10 @@ async def broken(store: Store) -> dict[str, list[dict[str | int, object]]]:
     return found
 
 
-WIPED = ("runs", "timers", "occurrences", "executions", "dead_letters", "jobs", "targets")
+WIPED = (
+    "runs", "timers", "occurrences", "executions", "dead_letters", "jobs", "targets",
+    "dependencies", "dependents", "endings", "limits",
+)  # fmt: skip
 
 
 async def wipe(store: Store) -> None:

@@ -28,6 +28,8 @@ class Answer:
     body: bytes = b""
     hold: bool = False
     """Wait for ``release`` before answering."""
+    delay_sec: float = 0
+    """What it does takes so long."""
     drop: Literal["no", "before", "within"] = "no"
     """Cut the connection before the answer, or within its body."""
 
@@ -57,7 +59,7 @@ class RecordingReceiver:
         self._port = port
         self._tls = tls
         self._answers: defaultdict[str, deque[Answer]] = defaultdict(lambda: deque([Answer()]))
-        self._released = asyncio.Event()
+        self._released: dict[str | None, asyncio.Event] = defaultdict(asyncio.Event)
         self._changed = asyncio.Event()
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -95,9 +97,9 @@ class RecordingReceiver:
             answer if isinstance(answer, Answer) else Answer(answer) for answer in answers
         )
 
-    def release(self) -> None:
-        """Let all held requests go on, and those that come later."""
-        self._released.set()
+    def release(self, path: str | None = None) -> None:
+        """Let all held requests go on, and those that come later; or only those for ``path``."""
+        self._released[path].set()
 
     def hold(self) -> None:
         """From now on keep again what is to be held."""
@@ -151,8 +153,9 @@ class RecordingReceiver:
         self._record(request)
         answers = self._answers[request.path]
         answer = answers[0] if len(answers) == 1 else answers.popleft()
-        if answer.hold and not await self._held(reader):
+        if answer.hold and not await self._held(reader, request.path):
             raise ConnectionResetError
+        await asyncio.sleep(answer.delay_sec)
         if answer.drop == "before":
             writer.transport.abort()
             return False
@@ -161,17 +164,17 @@ class RecordingReceiver:
         await writer.drain()
         return answer.drop == "no"
 
-    async def _held(self, reader: asyncio.StreamReader) -> bool:
+    async def _held(self, reader: asyncio.StreamReader, path: str) -> bool:
         """Wait for the release; False when the other side has hung up before it."""
-        released = asyncio.ensure_future(self._released.wait())
+        released = [asyncio.ensure_future(self._released[key].wait()) for key in (None, path)]
         gone = asyncio.ensure_future(reader.read(1))
         try:
-            await asyncio.wait((released, gone), return_when=asyncio.FIRST_COMPLETED)
-            return released.done()
+            await asyncio.wait((*released, gone), return_when=asyncio.FIRST_COMPLETED)
+            return any(each.done() for each in released)
         finally:
-            released.cancel()
-            gone.cancel()
-            await asyncio.wait((released, gone))  # else the next read meets this one
+            for each in (*released, gone):
+                each.cancel()
+            await asyncio.wait((*released, gone))  # else the next read meets this one
 
     def _record(self, request: Received) -> None:
         if self._log is not None:

@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from uuid import UUID, uuid4
 
 from noonday.domain.breaker import pauses
-from noonday.domain.model import LANES, Attempt, HttpTarget, Outcome, OutcomeKind
+from noonday.domain.fair import Ranker
+from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
+from noonday.domain.pools import Pool
+from noonday.domain.ranking import Ranks, by_time
 from noonday.executors import Sent
 from noonday.loops.admission import Admission
+from noonday.loops.admitting import Admitting
+from noonday.loops.dependents import Dependents
+from noonday.loops.fairness import Fairness
 from noonday.loops.janitor import Janitor
+from noonday.loops.pacing import Pacing
 from noonday.loops.reaper import Reaper
 from noonday.loops.retries import Retries
 from noonday.loops.scheduler import Scheduler
 from noonday.loops.worker import Worker
 from noonday.settings import Retention
 from noonday.store import Store
+from noonday.store.backlogs import Backlogs
 from noonday.store.blobs import LocalBlobs
 from noonday.store.secretbox import SecretBox
 from noonday.store.signing import SigningKeys
@@ -82,8 +90,9 @@ class Hanging(Scripted):
 class Parts:
     """Makes loops over one database; each has its own metrics, as each process has."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, folder: Path, backlogs: Backlogs | None = None) -> None:
         self._store = store
+        self._backlogs = backlogs
         self._blobs = LocalBlobs(folder)
 
     def close(self) -> None:
@@ -97,6 +106,8 @@ class Parts:
         beats: Store | None = None,
         slots: int = 64,
         long_slots: int = 0,
+        plan: Sequence[Pool] | None = None,
+        ranker: Ranker | None = None,
     ) -> Worker:
         store = store or self._store
         return Worker(
@@ -108,25 +119,43 @@ class Parts:
             blobs=self._blobs,
             keys=SigningKeys(self._store, SecretBox([bytes(32)])),
             metrics=Metrics(),
-            slots={"default": slots, "long": long_slots},
+            plan=plan or [Pool(("default",), slots), Pool(("long",), long_slots)],
+            ranker=ranker,
+            backlogs=self._backlogs,
         )
 
     def scheduler(self, *, store: Store | None = None, id: UUID | None = None) -> Scheduler:
         store = store or self._store
-        return Scheduler(store, id or uuid4(), "scheduler", Metrics(), Wakeups(store))
+        return Scheduler(
+            store, id or uuid4(), "scheduler", Metrics(), Wakeups(store), backlogs=self._backlogs
+        )
 
     def reaper(self) -> Reaper:
-        return Reaper(self._store, LANES, Metrics(), Wakeups(self._store))
+        return Reaper(self._store, Metrics(), Wakeups(self._store), self._backlogs)
 
     def admission(self, *, store: Store | None = None) -> Admission:
         store = store or self._store
         return Admission(store, Metrics(), Wakeups(store), pauses())
 
+    def pacing(self, *, store: Store | None = None) -> Pacing:
+        store = store or self._store
+        return Pacing(store, Metrics(), Wakeups(store))
+
+    def admitting(self, *, store: Store | None = None) -> Admitting:
+        store = store or self._store
+        return Admitting(store, Metrics(), Wakeups(store))
+
     def janitor(self) -> Janitor:
         return Janitor(self._store, self._blobs, Retention(), leads=lambda: True)
 
-    def retries(self) -> Retries:
-        return Retries(self._store, Wakeups(self._store))
+    def dependents(self) -> Dependents:
+        return Dependents(self._store, Metrics(), Wakeups(self._store), self._backlogs)
+
+    def retries(self, ranks: Ranks = by_time) -> Retries:
+        return Retries(self._store, Wakeups(self._store), ranks)
+
+    def fairness(self, ranker: Ranker) -> Fairness:
+        return Fairness(self._store, uuid4(), ranker)
 
 
 async def landed(worker: Worker) -> None:
@@ -142,7 +171,9 @@ async def carry_out(worker: Worker) -> int:
     return await worker.settling.tick()
 
 
-def counted(part: Worker | Scheduler | Reaper | Admission, name: str) -> float:
+def counted(
+    part: Worker | Scheduler | Reaper | Admission | Admitting | Dependents, name: str
+) -> float:
     """The sum over all labels of a counter, ``noonday_<name>_total``."""
     text = part._metrics.render().decode()
     found = re.findall(rf"^noonday_{name}_total(?:{{.*}})? (.*)$", text, re.MULTILINE)

@@ -76,7 +76,7 @@ def scripted_server() -> Iterator[ScriptedServer]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815 - named by the library
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815 - named by the library
 
         def log_message(self, *_: object) -> None:
             pass

@@ -10,6 +10,8 @@ from uuid import UUID, uuid4
 import msgspec
 import uuid_utils.compat
 
+from noonday.domain.caps import host_cap
+from noonday.domain.lane_clock import LaneClock
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
     ExecutionStatus,
@@ -25,9 +27,10 @@ from noonday.domain.model import (
     Schedule,
     shard_of,
 )
-from noonday.domain.ranking import AGEING_STEP, Floors
+from noonday.domain.ranking import Band, Floors, Range, Ranks, Span, Work, by_time
 from noonday.domain.schedule import jitter
-from noonday.store import Row, Tx, jobs, occurrences, runs, settlements, shards, timers
+from noonday.store import Row, Tx, jobs, limits, occurrences, runs, settlements, shards, timers
+from noonday.store.limits import Limit
 from noonday.store.occurrences import Entry, Fired, Opening
 from noonday.store.runs import Held
 from noonday.store.settlements import Settlement
@@ -38,7 +41,8 @@ HOLD_KEY = "lane:x"
 TENANT = 1
 WORKER = UUID(int=1)
 OTHER_WORKER = UUID(int=2)
-TARGET = HttpTarget("http://127.0.0.1/hook")
+HOST = "127.0.0.1"
+TARGET = HttpTarget(f"http://{HOST}/hook")
 SUCCESS = Outcome(OutcomeKind.SUCCESS, http_status=200)
 FAILURE = Outcome(OutcomeKind.TRANSIENT, http_status=503, error="busy", unknown=True)
 
@@ -110,32 +114,75 @@ async def ready(
     lease_sec: int = LEASE_SEC,
     tenant: int = TENANT,
     url: str | None = None,
+    host: str = "127.0.0.1",
+    key: str | None = None,
+    ranks: Ranks = by_time,
 ) -> list[RunKey]:
-    """One-off jobs that are due now, each with its READY run."""
+    """One-off jobs that are due now, each with its READY run; held, if it has a cap."""
     now = await tx.clock()
     spec = spec_of(Once(now), policy=policy, lease_sec=lease_sec, url=url)
-    made = [new_job(spec, now, lane=lane, priority=priority, tenant=tenant) for _ in range(count)]
+    job = new_job(spec, now, lane=lane, priority=priority, tenant=tenant)
+    job = job._replace(target_host=host, concurrency_key=key)
+    made = [job._replace(id=job_id()) for _ in range(count)]
     await jobs.insert(tx, made)
-    opened = [Opening(job.id, now, Kind.SCHEDULE, tenant, now, 1, lane, priority) for job in made]
+    given = ranks([Work(tenant, lane, priority, host)] * count, now)
+    opened = [
+        Opening(each.id, now, Kind.SCHEDULE, tenant, now, 1, lane, priority, rank, host, key)
+        for each, rank in zip(made, given, strict=True)
+    ]
     assert await occurrences.open_now(tx, opened, now) == count
     return [RunKey(job.id, Kind.SCHEDULE, now) for job in made]
+
+
+def ranges(floors: Floors | None = None) -> list[Range]:
+    """What a claim looks at from floors on, or from the very beginning, by real time."""
+    return LaneClock().ranges((floors or Floors()).each())
+
+
+def span(priority: int = 5, *, queued: bool = False) -> Span:
+    """All ranks of a priority in one band."""
+    (found,) = (each for each in Floors().each() if each.band == Band(priority, queued))
+    return found
 
 
 async def claim(
     tx: Tx, *, lane: str = "default", limit: int = 100, worker: UUID = WORKER
 ) -> list[Row]:
     """Claim from the very beginning of a lane."""
-    claimed = await runs.claim(tx, lane, Floors().each(), limit, AGEING_STEP, worker)
+    claimed = await runs.claim(tx, lane, ranges(), limit, worker)
     return claimed.rows
 
 
-async def hold(tx: Tx, run: RunKey) -> None:
+async def hold(tx: Tx, run: RunKey, kind: str = "lane", key: str = HOLD_KEY) -> None:
     """Hold a READY run back."""
     await tx.execute(
-        "UPDATE runs SET hold = 'lane', hold_key = $2, claimable = false WHERE job_id = $1",
-        run.job_id,
-        HOLD_KEY,
-    )
+        "UPDATE runs SET hold = $2, hold_key = $3, claimable = false WHERE job_id = $1",
+        run.job_id, kind, key,
+    )  # fmt: skip
+
+
+async def cap(tx: Tx, run: RunKey, most: int) -> str:
+    """Have a run count against a cap of its host that was set just now; its key."""
+    name = host_cap(TENANT, "capped")
+    await limits.put(tx, TENANT, "host", "capped", Limit(most))
+    await tx.execute("UPDATE runs SET host_cap = $2 WHERE job_id = $1", run.job_id, name)
+    return name
+
+
+async def tenant(tx: Tx, id: int = TENANT, max_running: int | None = None) -> None:
+    """A tenant of that id, perhaps with a cap on all its runs."""
+    await tx.execute(
+        """INSERT INTO tenants (id, name, signing_secrets, secrets_rotated_at, created_at,
+                                max_running)
+           OVERRIDING SYSTEM VALUE VALUES ($1, $2, '{}', now(), now(), $3)
+           ON CONFLICT (id) DO UPDATE SET max_running = $3""",
+        id, f"tenant {id}", max_running,
+    )  # fmt: skip
+
+
+async def limit(tx: Tx, kind: str, name: str, most: int | None) -> None:
+    """Limit a host or a key of the tenant."""
+    await limits.put(tx, TENANT, kind, name, Limit(most))
 
 
 def held(run: RunKey, lease_version: int = 1) -> Held:

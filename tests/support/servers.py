@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import aiohttp
 import msgspec
@@ -22,6 +23,7 @@ from noonday.api.context import AppContext
 from noonday.domain.roles import Role
 from noonday.listening import bind, serving
 from noonday.store import Store, api_keys, tenants
+from noonday.store.backlogs import Backlogs
 from noonday.store.blobs import LocalBlobs
 from noonday.store.secretbox import SecretBox
 from noonday.store.wakeups import Wakeups
@@ -84,6 +86,9 @@ class Client:
     async def post(self, path: str, json: Any = None, **headers: str) -> Answered:
         return await self.call("POST", path, json, **headers)
 
+    async def patch(self, path: str, json: Any) -> Answered:
+        return await self.call("PATCH", path, json)
+
     async def delete(self, path: str) -> Answered:
         return await self.call("DELETE", path)
 
@@ -140,6 +145,7 @@ def a_context(store: Store, folder: Path, **changes: Any) -> AppContext:
         "secretbox": SecretBox([os.urandom(32)]),
         "wakeups": Wakeups(store),
         "metrics": Metrics(),
+        "backlogs": Backlogs(store, uuid4()),
         **changes,
     }
     return AppContext(**parts)

@@ -22,7 +22,8 @@ HEAD = f"""\
 
 A run is READY (claimable, or held), RUNNING under a lease, or RETRYING until a time comes. It ends
 in the ledger as COMPLETE, FAILED (then there is a dead letter) or CANCELLED. Every event is one
-statement in `store/runs.py` (`materialize` in `store/occurrences.py`), guarded by the state; those
+statement in `store/runs.py` (`materialize` in `store/occurrences.py`, those of caps in
+`store/caps.py`), guarded by the state; those
 of a lease's holder also by the `lease_version`. What is not in the table changes nothing. The
 {MAX_INTERRUPTIONS}th time that a worker's shutdown interrupts a run, it becomes a dead letter.
 """
@@ -43,12 +44,16 @@ WHAT_HAPPENS = {
     Event.KILL: "a person made a dead letter of it",
     Event.STOP: "it was to be stopped, and its worker has cut the attempt off",
     Event.HOLD: "claimed while something holds it back: nothing was sent, no attempt is used",
-    Event.ADMIT: "what held it back lets it go",
+    Event.ADMIT: "what held it back lets it go; one with a cap waits for its slot then",
+    Event.GIVE_SLOT: "each of its caps has a slot for it",
+    Event.REKEY: "it waits for a slot of another of its caps",
+    Event.PUT_BACK: "a cap was set or lowered: it waits for a slot again",
     Event.REPLAY: "its dead letter is replayed: the same run, with a fresh budget",
 }
 SHOWN = {
     Source.NONE: "no run yet",
     Source.HELD: "READY, held",
+    Source.WAITING: "READY, held for a slot",
     Source.LAPSED: "RUNNING, its lease run out",
     Source.DEAD: "FAILED, its dead letter lies there",
 }
@@ -56,6 +61,7 @@ NODES: dict[Source, str] = {
     Source.NONE: "[*]",
     Source.LAPSED: "RUNNING",
     Source.HELD: "HELD",
+    Source.WAITING: "WAITING",
     Source.DEAD: "FAILED",
 }
 
@@ -68,6 +74,7 @@ def page() -> str:
 def _drawing() -> Iterator[str]:
     yield "stateDiagram-v2"
     yield '    state "READY, held" as HELD'
+    yield '    state "READY, held for a slot" as WAITING'
     drawn: dict[tuple[str, str], list[str]] = {}
     for event, rule in TRANSITIONS.items():
         for source in _sorted(rule.sources):

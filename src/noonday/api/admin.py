@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import cast
+from typing import Final, cast
 from uuid import UUID
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -29,9 +30,28 @@ from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
 from noonday.api.reading import Fault
 from noonday.api.schemas import ApiKeyBody, TenantBody, TenantChanges
+from noonday.domain.caps import tenant_cap
+from noonday.domain.quotas import Quotas
 from noonday.domain.roles import role_named
-from noonday.store import Row, Tx, api_keys, audit, reports, shards, tenants, workers
+from noonday.store import (
+    Row,
+    Tx,
+    api_keys,
+    audit,
+    caps,
+    limits,
+    locks,
+    reports,
+    shards,
+    tenants,
+    workers,
+)
 
+SETTINGS: Final = (
+    "max_payload_bytes", "keep_responses", "max_running", "weight", "deliveries_per_sec",
+    *Quotas._fields,
+)  # fmt: skip
+"""What is on record of a tenant when somebody changes it."""
 NO_STORE = {"Cache-Control": "no-store"}
 """Goes with what is shown once."""
 
@@ -64,16 +84,16 @@ async def create_tenant(request: Request) -> Response:
         if made is None:
             raise Problem(409, "already_exists", "There is a tenant of this name.")
         await tenants.change(
-            tx, made[0], max_payload_bytes=None, keep_responses=wanted.keep_responses
+            tx, made[0], keep_responses=wanted.keep_responses, weight=wanted.weight
         )
-        after = {
-            "max_payload_bytes": wanted.max_payload_bytes,
-            "keep_responses": wanted.keep_responses,
-        }
-        await note(tx, request, "tenant.create", ("tenant", wanted.name), after=after)
-        row = await tenants.one(tx, wanted.name)
+        await _set_quotas(tx, there(await tenants.one(tx, wanted.name)), wanted)
+        await tenants.limit_deliveries(tx, made[0], wanted.deliveries_per_sec)
+        if wanted.max_running is not None:
+            await limits.put_own(tx, made[0], wanted.max_running)
+        row = there(await tenants.one(tx, wanted.name))
+        await note(tx, request, "tenant.create", ("tenant", wanted.name), after=_settings(row))
     headers = {"Location": f"/v1/tenants/{wanted.name}", **NO_STORE}
-    return json(_tenant(there(row), made[1]), 201, headers)
+    return json(_tenant(row, made[1]), 201, headers)
 
 
 async def change_tenant(request: Request) -> Response:
@@ -81,20 +101,50 @@ async def change_tenant(request: Request) -> Response:
     wanted = await bodies.parsed(request, TenantChanges)
     async with context_of(request).store.transaction() as tx:
         found = await _named_tenant(tx, request)
+        if wanted.max_running is not UNSET:
+            await locks.own_tenant(tx, found["id"])
+            await limits.put_own(tx, found["id"], wanted.max_running)
+            await caps.put_back(tx, found["id"], tenant_cap(found["id"]))
         await tenants.change(
             tx,
             found["id"],
             max_payload_bytes=wanted.max_payload_bytes,
             keep_responses=wanted.keep_responses,
+            weight=wanted.weight,
         )
+        # Read again: by now the row is locked.
+        await _set_quotas(tx, there(await tenants.one(tx, found["name"])), wanted)
+        if wanted.deliveries_per_sec is not UNSET:
+            await tenants.limit_deliveries(tx, found["id"], wanted.deliveries_per_sec)
         row = there(await tenants.one(tx, found["name"]))
         before, after = _settings(found), _settings(row)
         await note(tx, request, "tenant.change", ("tenant", found["name"]), before, after)
+    _forget_callers(request)
     return json(_tenant(row))
 
 
 def _settings(row: Row) -> dict[str, object]:
-    return {name: row[name] for name in ("max_payload_bytes", "keep_responses")}
+    return {name: row[name] for name in SETTINGS}
+
+
+async def _set_quotas(tx: Tx, found: Row, wanted: TenantBody | TenantChanges) -> None:
+    """What is not given stays as it was found; a burst without a rate means nothing."""
+    was = Quotas(*(found[name] for name in Quotas._fields))
+    given = {name: getattr(wanted, name) for name in Quotas._fields}
+    given = {name: value for name, value in given.items() if value is not UNSET}
+    quotas = was._replace(**given)
+    if quotas.creates_per_sec is None and quotas.creates_burst is not None:
+        if given.get("creates_burst") is not None:
+            fault = Fault("/creates_burst", "conflict", "needs creates_per_sec")
+            raise problems.invalid([fault])
+        quotas = quotas._replace(creates_burst=None)
+    if quotas != was:
+        await tenants.set_quotas(tx, found["id"], quotas)
+
+
+def _forget_callers(request: Request) -> None:
+    """What keys and their tenants may do was changed: here that holds at once."""
+    cast("Gate", request.app.state.gate).forget()
 
 
 async def rotate_secret(request: Request) -> Response:
@@ -121,6 +171,13 @@ def _tenant(row: Row, secret: bytes | None = None) -> TenantDocument:
         name=row["name"],
         max_payload_bytes=row["max_payload_bytes"],
         keep_responses=row["keep_responses"],
+        creates_per_sec=row["creates_per_sec"],
+        creates_burst=row["creates_burst"],
+        create_bytes_per_sec=row["create_bytes_per_sec"],
+        max_pending_jobs=row["max_pending_jobs"],
+        deliveries_per_sec=row["deliveries_per_sec"],
+        max_running=row["max_running"],
+        weight=row["weight"],
         created_at=stamp(row["created_at"]),
         secrets_rotated_at=stamp(row["secrets_rotated_at"]),
         signing_secret=None if secret is None else tenants.written(secret),
@@ -179,7 +236,7 @@ async def revoke_api_key(request: Request) -> Response:
         row = await api_keys.one(tx, key_id)
     if row is None:
         raise not_found("No API key")
-    cast("Gate", request.app.state.gate).forget()
+    _forget_callers(request)
     return json(_api_key(row))
 
 

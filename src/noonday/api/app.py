@@ -18,6 +18,8 @@ from noonday.api import (
     dlq,
     explain,
     jobs,
+    lanes,
+    limits,
     operations,
     posting,
     public,
@@ -36,6 +38,8 @@ from noonday.api.documents import (
     ExecutionDocument,
     ExplanationDocument,
     JobDocument,
+    LaneDocument,
+    LimitDocument,
     OccurrenceDocument,
     OperationDocument,
     Page,
@@ -68,34 +72,49 @@ from noonday.api.parameters import (
 from noonday.api.problems import HANDLERS, Problem
 from noonday.api.public import Description
 from noonday.api.queries import check_names
+from noonday.api.quotas import QuotaKeeper
 from noonday.api.replay_bodies import ReplayBody, WhyBody
 from noonday.api.requests import Requests
-from noonday.api.routes import ETAG, IDEMPOTENCY_KEY, LOCATION, REPLAYED, Answer, Route
+from noonday.api.routes import (
+    ETAG,
+    IDEMPOTENCY_KEY,
+    LOCATION,
+    RATE_LIMIT,
+    RATE_LIMIT_POLICY,
+    REPLAYED,
+    Answer,
+    Route,
+)
 from noonday.api.schemas import (
     ApiKeyBody,
     BatchBody,
     BulkCancelBody,
     CancelBody,
+    HostLimitBody,
+    KeyLimitBody,
+    LaneBody,
     TenantBody,
     TenantChanges,
     TriggerBody,
 )
 from noonday.api.wire import JobBody
 from noonday.domain.roles import Role
+from noonday.store.lanes import Lanes
 
 VIEWER, SUBMITTER, OPERATOR, ADMIN = Role
 
 _MADE: Final = (LOCATION, REPLAYED)
+_LIMITED: Final = (RATE_LIMIT, RATE_LIMIT_POLICY)
 _LISTED: Final = (LINK,)
 
 # fmt: off
 ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/jobs", "create_job", SUBMITTER, "Create a job", posting.create,
-          Answer(202, "The job is durable.", JobDocument, _MADE), JobBody,
-          (IDEMPOTENCY_KEY, TRACEPARENT), (409,)),
+          Answer(202, "The job is durable.", JobDocument, (*_MADE, *_LIMITED)), JobBody,
+          (IDEMPOTENCY_KEY, TRACEPARENT), (409, 429)),
     Route("POST", "/v1/jobs:batch", "create_jobs", SUBMITTER, "Create up to 1,000 jobs",
-          posting.create_batch, Answer(202, "Each result in order.", BatchAnswer), BatchBody,
-          (TRACEPARENT,), (409,)),
+          posting.create_batch, Answer(202, "Each result in order.", BatchAnswer, _LIMITED),
+          BatchBody, (TRACEPARENT,), (409, 429)),
     Route("GET", "/v1/jobs", "list_jobs", VIEWER, "List jobs, newest first", jobs.page,
           Answer(200, "A page; a filtered one may be short.", Page[JobDocument], _LISTED), None,
           (*JOB_FILTERS, *PAGE), (400,)),
@@ -111,8 +130,8 @@ ROUTES: Final[tuple[Route, ...]] = (
           (IDEMPOTENCY_KEY,), (409,)),
     Route("POST", "/v1/jobs/{id}/trigger", "trigger_job", OPERATOR,
           "Run a job now, beside its schedule", jobs.trigger,
-          Answer(202, "The run is durable.", RunDocument, _MADE), TriggerBody,
-          (IDEMPOTENCY_KEY,), (409,), body_optional=True),
+          Answer(202, "The run is durable.", RunDocument, (*_MADE, *_LIMITED)), TriggerBody,
+          (IDEMPOTENCY_KEY,), (409, 429), body_optional=True),
     Route("GET", "/v1/jobs/{id}/executions", "list_executions", VIEWER,
           "List a job's attempts, newest first", runs.executions,
           Answer(200, "A page.", Page[ExecutionDocument], _LISTED), None, PAGE, (400,)),
@@ -168,9 +187,38 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/targets/{host}/resume", "resume_target", OPERATOR,
           "Let the runs of a host go on, those to its suspended URLs too", targets.resume,
           Answer(200, "What was resumed.", ResumedDocument), None, (), (409,)),
+    Route("GET", "/v1/limits", "list_limits", VIEWER,
+          "List what the tenant, its hosts and its concurrency keys are limited to", limits.page,
+          Answer(200, "A page; the tenant itself comes first.", Page[LimitDocument], _LISTED),
+          None, PAGE, (400,)),
+    Route("PUT", "/v1/limits/hosts/{host}", "limit_host", OPERATOR, "Limit runs that call a host",
+          limits.put_host, Answer(200, "As it is limited now.", LimitDocument), HostLimitBody),
+    Route("DELETE", "/v1/limits/hosts/{host}", "free_host", OPERATOR, "Take a host's limits away",
+          limits.free_host, Answer(200, "As it is limited now: not at all.", LimitDocument)),
+    Route("PUT", "/v1/limits/keys/{key}", "limit_key", OPERATOR,
+          "Say how many runs of a concurrency key are carried out at a time", limits.put_key,
+          Answer(200, "As it is limited now.", LimitDocument), KeyLimitBody),
+    Route("DELETE", "/v1/limits/keys/{key}", "free_key", OPERATOR,
+          "Have a concurrency key carried out one at a time, as if nothing had been said",
+          limits.free_key, Answer(200, "As it is limited now: to 1.", LimitDocument)),
     Route("DELETE", "/v1/dlq/{id}", "discard_dead_letter", OPERATOR,
           "Lay a dead letter aside for good", dlq.discard,
           Answer(200, "The dead letter, discarded.", DeadLetterDocument), None, (WHY,), (409,)),
+    Route("GET", "/v1/lanes", "list_lanes", VIEWER, "List lanes, by name", lanes.page,
+          Answer(200, "A page.", Page[LaneDocument], _LISTED), None, PAGE, (400,)),
+    Route("PUT", "/v1/lanes/{name}", "put_lane", ADMIN, "Make a lane, or change one", lanes.put,
+          Answer(200, "The lane as it is now.", LaneDocument), LaneBody, (), (409,),
+          also=(Answer(201, "The lane is new.", LaneDocument),)),
+    Route("DELETE", "/v1/lanes/{name}", "delete_lane", ADMIN,
+          "Delete a lane that is not ready-made and that no job belongs to", lanes.delete,
+          Answer(200, "The lane as it was.", LaneDocument), None, (), (409,)),
+    Route("POST", "/v1/lanes/{name}/pause", "pause_lane", OPERATOR,
+          "Start nothing more of a lane", lanes.pause,
+          Answer(200, "Nothing of it starts after this answer.", LaneDocument), WhyBody,
+          body_optional=True),
+    Route("POST", "/v1/lanes/{name}/resume", "resume_lane", OPERATOR,
+          "Let the runs of a lane start again", lanes.resume,
+          Answer(200, "The lane.", LaneDocument), WhyBody, body_optional=True),
     Route("GET", "/v1/tenants", "list_tenants", ADMIN, "List tenants", admin.tenants_page,
           Answer(200, "A page.", Page[TenantDocument], _LISTED), None, PAGE, (400,)),
     Route("POST", "/v1/tenants", "create_tenant", ADMIN, "Create a tenant", admin.create_tenant,
@@ -224,6 +272,8 @@ def create_app(context: AppContext) -> Starlette:
     app.state.description = Description(ROUTES)
     app.state.gate = Gate(context.store)
     app.state.commits = Commits(context)
+    app.state.quotas = QuotaKeeper(context)
+    app.state.lanes = Lanes(context.store)
     return app
 
 
@@ -235,7 +285,7 @@ def _by_path() -> dict[str, list[Route]]:
 
 
 def _path(path: str, routes: Sequence[Route]) -> Path:
-    """All methods of a path together, so that a 405 can name them all."""
+    """All methods of a path together, so that a 405 can name them all. (A key may have slashes.)"""
     endpoints = {route.method: _endpoint(route) for route in routes}
     if "GET" in endpoints:
         endpoints["HEAD"] = endpoints["GET"]
@@ -243,7 +293,7 @@ def _path(path: str, routes: Sequence[Route]) -> Path:
     async def endpoint(request: Request) -> Response:
         return await endpoints[request.method](request)
 
-    return Path(path, endpoint, methods=list(endpoints))
+    return Path(path.replace("{key}", "{key:path}"), endpoint, methods=list(endpoints))
 
 
 def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from noonday.api.context import Caller
 from noonday.api.problems import forbidden, unauthorized
+from noonday.domain.quotas import Quotas
 from noonday.domain.roles import Role, role_named
 from noonday.store import Store, api_keys
 from noonday.store.api_keys import Token
@@ -81,4 +82,13 @@ class Gate:
         if row is None or not api_keys.matches(token, row["secret_hash"]) or not row["valid"]:
             return None
         role = role_named(row["role"]) or Role.VIEWER
-        return Caller(row["id"], row["tenant_id"], row["tenant"], role, row["max_payload_bytes"])
+        quotas = Quotas(
+            row["creates_per_sec"],
+            row["creates_burst"],
+            row["create_bytes_per_sec"],
+            row["max_pending_jobs"],
+        )
+        return Caller(
+            row["id"], row["tenant_id"], row["tenant"], role, row["max_payload_bytes"],
+            quotas if any(quota is not None for quota in quotas) else None,
+        )  # fmt: skip

@@ -19,6 +19,7 @@ from noonday.api.schemas import CancelBody
 from noonday.domain.model import RunKey
 from noonday.domain.roles import Role
 from noonday.store import Row, Tx, cancels, jobs, reports
+from noonday.store.backlogs import Change
 from noonday.store.cancels import Which
 
 _ACTION: Final = "run.cancel"
@@ -29,9 +30,13 @@ async def run(request: Request) -> Response:
     key = run_key_of(request)
     tenant_id = caller_of(request).tenant_id
     wanted = await bodies.parsed(request, CancelBody, optional=True)
+    change = Change(context_of(request).backlogs, {key.job_id: tenant_id})
     async with context_of(request).store.transaction() as tx:
+        await change.begin(tx)
         found = await _end(tx, request, key, wanted)
+        await change.end(tx)
         row = await reports.run(tx, key, tenant_id)
+    change.note()
     if row is None:
         raise not_found("No run")
     if not found and row["outcome"] != _expected(wanted):

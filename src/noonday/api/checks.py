@@ -12,7 +12,7 @@ from uuid import UUID
 from msgspec import UNSET
 
 from noonday.api.reading import Faults, at
-from noonday.api.wire import CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
+from noonday.api.wire import AfterBody, CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
 from noonday.domain import cron, schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import EPOCH, Cron, Interval, Once
@@ -24,6 +24,7 @@ from noonday.domain.target import (
     parse_url,
 )
 
+UNKNOWN_LANE: Final = "unknown_lane"
 _ANY_JOB: Final = UUID(int=0)
 _DURATION: Final = re.compile(
     r"P(?:(?P<weeks>\d{1,10})W|(?=\d|T\d)(?:(?P<days>\d{1,10})D)?"
@@ -59,6 +60,7 @@ def check_job(
     check_schedule(job.schedule, faults)
     _check_headers(job.target.headers, faults)
     _check_payload(job, faults)
+    _check_after(job, faults)
     policy = job.retry_policy
     if policy.cap_sec < policy.base_sec:
         detail = f"must be at least base_sec, which is {policy.base_sec:g}"
@@ -67,6 +69,30 @@ def check_job(
     if job.cancel_url is not None:
         allowed("/cancel_url", job.cancel_url)
     return allowed("/target/url", job.target.url)
+
+
+def _check_after(job: JobBody, faults: Faults) -> None:
+    parents, pointer = parents_of(job)
+    if parents and not isinstance(job.schedule, OnceBody):
+        faults.add("/after", "conflict", "only a job that fires once waits for others", "/schedule")
+    seen: set[UUID] = set()
+    for n, parent in enumerate(map(UUID, parents)):
+        if parent in seen:
+            faults.add(at(pointer, n), "conflict", "is named before")
+        seen.add(parent)
+
+
+def parents_of(job: JobBody) -> tuple[list[str], str]:
+    """What a job waits for, and the pointer to that list."""
+    if isinstance(job.after, AfterBody):
+        return job.after.jobs, "/after/jobs"
+    return job.after, "/after"
+
+
+def check_lane(lane: str, faults: Faults, known: Collection[str]) -> None:
+    """Note that a lane is not there."""
+    if lane not in known:
+        faults.add("/lane", UNKNOWN_LANE, f"must be one of {', '.join(sorted(known))}")
 
 
 def check_schedule(body: ScheduleBody, faults: Faults) -> None:

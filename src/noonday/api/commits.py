@@ -8,14 +8,14 @@ out of its batch, one whose key is in other hands leaves it and comes back a lit
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from noonday.api import creation
+from noonday.api import creation, parents
 from noonday.api.context import AppContext
-from noonday.api.creation import Created, Order, Result
+from noonday.api.creation import Created, Moving, Order, Result
 from noonday.api.keys import Answer, Busy, pauses, refusal
 from noonday.api.problems import Problem
 from noonday.api.reading import Fault
@@ -74,7 +74,7 @@ class Commits:
             except _NotNow as blocked:
                 pause = next(waits, None)
                 if pause is None:
-                    raise refusal(blocked.busy) from None
+                    raise _not_now(blocked.result) from None
             await asyncio.sleep(pause)
 
     def _enqueue(self, waiting: _Waiting) -> None:
@@ -124,12 +124,12 @@ class Commits:
     def _settle(self, waiting: _Waiting, result: Result) -> None:
         if waiting.result.done():  # the caller has gone
             return
-        if isinstance(result, Busy):
+        if isinstance(result, Busy | Moving):
             pause = next(waiting.pauses, None)
             if pause is not None:
                 asyncio.get_running_loop().call_later(pause, self._enqueue, waiting)
                 return
-            result = refusal(result)
+            result = _not_now(result)
         if isinstance(result, Problem):
             waiting.result.set_exception(result)
         else:
@@ -144,17 +144,29 @@ class Commits:
 
 
 class _NotNow(Exception):
-    def __init__(self, busy: Busy) -> None:
-        super().__init__(busy)
-        self.busy = busy
+    def __init__(self, result: Busy | Moving) -> None:
+        super().__init__(result)
+        self.result = result
+
+
+def _not_now(result: Busy | Moving) -> Problem:
+    if isinstance(result, Busy):
+        return refusal(result)
+    return Problem(
+        503,
+        "parents_moving",
+        "A job to wait for is just changing; nothing was created. Try again.",
+        headers={"Retry-After": "1"},
+    )
 
 
 async def _commit(context: AppContext, orders: Sequence[Order], *, whole: bool = False) -> Created:
     """One transaction. ``whole``: a result that is not an answer rolls everything back."""
     created = None
+    await parents.announce(context.store, [order.wanted for order in orders])
     try:
         async with context.store.transaction() as tx:
-            created = await creation.create(tx, orders, context.secretbox)
+            created = await creation.create(tx, orders, context.secretbox, context.ranks)
             if whole:
                 _require_all(created)
     except CommitUnknown:
@@ -165,6 +177,8 @@ async def _commit(context: AppContext, orders: Sequence[Order], *, whole: bool =
     if created.timers_soon:
         context.wakeups.timers()
     context.metrics.jobs_accepted(len(created.ids))
+    for tenant_id, came in Counter(created.tenants).items():
+        context.backlogs.note(tenant_id, created.at, came=came)
     return created
 
 
@@ -185,11 +199,13 @@ def _require_all(created: Created) -> None:
         if isinstance(result, Problem):
             raise _of_job(n, result)
     for result in created.results:
-        if isinstance(result, Busy):
+        if isinstance(result, Busy | Moving):
             raise _NotNow(result)
 
 
 def _of_job(n: int, problem: Problem) -> Problem:
+    if problem.exceeded is not None:  # not the job's fault
+        return problem
     errors = [Fault(f"/jobs/{n}/job{f.pointer}", f.code, f.detail) for f in problem.errors]
     errors = errors or [Fault(f"/jobs/{n}", problem.code, problem.detail)]
     return Problem(problem.status, problem.code, problem.detail, errors=errors)

@@ -7,9 +7,13 @@ from typing import Final, NamedTuple, cast
 
 from starlette.requests import Request
 
+from noonday.domain.quotas import Quotas
+from noonday.domain.ranking import Ranks, by_time
 from noonday.domain.roles import Role
 from noonday.store import Store
+from noonday.store.backlogs import Backlogs
 from noonday.store.blobs import BlobStore
+from noonday.store.lanes import Lanes
 from noonday.store.secretbox import SecretBox
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
@@ -27,6 +31,9 @@ class AppContext:
     secretbox: SecretBox
     wakeups: Wakeups
     metrics: Metrics
+    backlogs: Backlogs
+    ranks: Ranks = by_time
+    """Where what becomes due at once queues."""
     allow_private_targets: bool = False
     allowed_ports: tuple[int, ...] = (80, 443)
     """The ports that webhooks may call; none allows all."""
@@ -44,6 +51,8 @@ class Caller(NamedTuple):
     tenant: str
     role: Role
     max_payload_bytes: int
+    quotas: Quotas | None = None
+    """None without any, so that nothing more is looked at."""
 
 
 def context_of(request: Request) -> AppContext:
@@ -54,3 +63,8 @@ def context_of(request: Request) -> AppContext:
 def caller_of(request: Request) -> Caller:
     """Who calls; only on routes with a role."""
     return cast("Caller", request.state.caller)
+
+
+def lanes_of(request: Request) -> Lanes:
+    """The lanes as this process knows them."""
+    return cast("Lanes", request.app.state.lanes)

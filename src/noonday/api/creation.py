@@ -14,9 +14,11 @@ from uuid import UUID
 import msgspec
 from uuid_utils.compat import uuid7
 
-from noonday.api import showing
+from noonday.api import parents, showing
+from noonday.api.checks import UNKNOWN_LANE
 from noonday.api.context import Caller
 from noonday.api.keys import Answer, Busy, conflict, judge
+from noonday.api.parents import Family
 from noonday.api.problems import Problem, invalid
 from noonday.api.reading import Fault
 from noonday.api.schemas import JobRequest
@@ -24,7 +26,19 @@ from noonday.api.wire import OnceBody
 from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import EPOCH, MICROSECOND, JobSpec, Kind, Schedule, shard_of
-from noonday.store import Tx, audit, idempotency, jobs, locks, occurrences, timers
+from noonday.domain.ranking import Ranks, Work, by_time
+from noonday.store import (
+    Tx,
+    audit,
+    dependencies,
+    idempotency,
+    jobs,
+    lanes,
+    locks,
+    occurrences,
+    timers,
+)
+from noonday.store.dependencies import Dependent
 from noonday.store.idempotency import Grip, KeyId, Stored, Use
 from noonday.store.jobs import NewJob
 from noonday.store.occurrences import Opening
@@ -46,15 +60,30 @@ class Order(NamedTuple):
     use: Use | None
     traceparent: str | None
     request_id: str
+    refusal: Problem | None = None
+    """Why it may not be created, unless it was before: its tenant's quota is used up."""
+
+    @property
+    def wanted(self) -> parents.Wanted:
+        """The request, and whose it is."""
+        return self.request, self.caller.tenant_id
 
 
-Result = Answer | Busy | Problem
+class Moving(NamedTuple):
+    """A job that it is to wait for is just being written to, or all are still told of its former
+    end; try again."""
+
+
+Result = Answer | Busy | Moving | Problem
 
 
 class Created(NamedTuple):
-    """What became of a batch, order by order, and what to wake when it is committed."""
+    """What became of a batch, order by order, and what to wake and note when it is committed."""
 
     results: list[Result]
+    at: datetime
+    tenants: list[int]
+    """Of those that were created."""
     ids: list[UUID]
     runs: bool
     timers_soon: bool
@@ -66,28 +95,42 @@ class _Rows(NamedTuple):
     job: NewJob
     timer: Timer | None
     opening: Opening | None
+    waiting: Dependent | None
+    family: Family
     audit: audit.Entry
     answer: Answer
 
 
-async def create(tx: Tx, orders: Sequence[Order], box: SecretBox) -> Created:
+async def create(
+    tx: Tx, orders: Sequence[Order], box: SecretBox, ranks: Ranks = by_time
+) -> Created:
     """Create what has not been created before. A job at fault gets a problem as its result."""
     now, ledger_start = await occurrences.clock(tx)
     results, followers = await _known(tx, orders)
     fresh = [n for n in range(len(orders)) if n not in results and n not in followers]
+    gone = await lanes.missing(tx, [orders[n].request.lane for n in fresh])
     rows: dict[int, _Rows] = {}
+    standing = await parents.look(tx, [orders[n].wanted for n in fresh])
     for n, job_id in zip(fresh, _new_ids(now, len(fresh)), strict=True):
         try:
-            rows[n] = _lay_out(orders[n], job_id, now, ledger_start, box)
+            if orders[n].request.lane in gone:
+                raise _at_fault("/lane", UNKNOWN_LANE, "has just been deleted")
+            family = parents.family(orders[n].wanted, standing)
+            if family is None:
+                results[n] = Moving()
+                continue
+            rows[n] = _lay_out(orders[n], job_id, now, ledger_start, box, family)
             results[n] = rows[n].answer
         except Problem as problem:
             results[n] = problem
-    await _insert(tx, orders, rows, now)
+    await _insert(tx, orders, rows, now, ranks)
     for n, leader in followers.items():
         results[n] = _after(results[leader], same=orders[n].use == orders[leader].use)
     due_soon = now + SOON
     return Created(
         results=[results[n] for n in range(len(orders))],
+        at=now,
+        tenants=[row.job.tenant_id for row in rows.values()],
         ids=[row.job.id for row in rows.values()],
         runs=any(row.opening for row in rows.values()),
         timers_soon=any(row.timer and row.timer.due_at <= due_soon for row in rows.values()),
@@ -130,7 +173,7 @@ def _after(first: Result, *, same: bool) -> Result:
     """The result of an order whose key another of its batch came with ``first``."""
     if isinstance(first, Answer):
         return first._replace(replayed=True) if same else conflict()
-    return first if same else Busy(Grip.OTHER)
+    return first if same or isinstance(first, Moving) else Busy(Grip.OTHER)
 
 
 def _new_ids(now: datetime, count: int) -> list[UUID]:
@@ -140,20 +183,32 @@ def _new_ids(now: datetime, count: int) -> list[UUID]:
 
 
 def _lay_out(
-    order: Order, job_id: UUID, now: datetime, ledger_start: datetime, box: SecretBox
+    order: Order,
+    job_id: UUID,
+    now: datetime,
+    ledger_start: datetime,
+    box: SecretBox,
+    family: Family,
 ) -> _Rows:
+    if order.refusal is not None:
+        raise order.refusal
     request, tenant_id = order.request, order.caller.tenant_id
     wanted, first_at, planned = _plan(request, job_id, now, ledger_start)
     delay = schedule.jitter(job_id, wanted.jitter_sec)
-    opening = None
-    if planned.fire is not None:
+    opening = timer = waiting = armed = None
+    if family.edges:
+        waiting = Dependent(
+            job_id, tenant_id, first_at, first_at + delay, shard_of(job_id),
+            request.after.on, request.after.cascade_cancel, len(family.edges),
+        )  # fmt: skip
+    elif planned.fire is not None:
         opening = Opening(
             job_id, planned.fire, Kind.SCHEDULE, tenant_id, planned.fire + delay, 1,
-            request.lane, request.priority,
+            request.lane, request.priority, None, request.target_host, request.concurrency_key,
         )  # fmt: skip
     # What is out of its grace already has a timer too: the scheduler's tick records the miss.
-    armed = first_at if planned.missed else planned.rearm
-    timer = None
+    if waiting is None:
+        armed = first_at if planned.missed else planned.rearm
     if armed is not None:
         seq = 2 if opening else 1
         timer = Timer(job_id, armed, armed + delay, 1, seq, shard_of(job_id))
@@ -162,12 +217,13 @@ def _lay_out(
         request.on_unknown, request.cancel_url,
     )  # fmt: skip
     job = _new_job(order, job_id, now, first_at, spec, box)
+    next_run_at = opening.due_at if opening else first_at + delay
     document = showing.new_job(
         job, spec, request.labels, list(request.secret_headers), armed,
-        opening.due_at if opening else first_at + delay,
+        None if waiting else next_run_at, family.open[: showing.WAITS_FOR],
     )  # fmt: skip
     answer = Answer(202, f"/v1/jobs/{job_id}", _encode(document))
-    return _Rows(job, timer, opening, _audit(order, job), answer)
+    return _Rows(job, timer, opening, waiting, family, _audit(order, job), answer)
 
 
 def _plan(
@@ -226,6 +282,8 @@ def _new_job(
         payload_bytes=len(request.payload),
         content_type=request.content_type,
         traceparent=order.traceparent,
+        after=_encode(request.after).decode() if request.after.jobs else None,
+        concurrency_key=request.concurrency_key,
     )
 
 
@@ -237,7 +295,9 @@ def _audit(order: Order, job: NewJob) -> audit.Entry:
     )  # fmt: skip
 
 
-async def _insert(tx: Tx, orders: Sequence[Order], rows: dict[int, _Rows], now: datetime) -> None:
+async def _insert(
+    tx: Tx, orders: Sequence[Order], rows: dict[int, _Rows], now: datetime, ranks: Ranks
+) -> None:
     if not rows:
         return
     made = list(rows.values())
@@ -245,7 +305,13 @@ async def _insert(tx: Tx, orders: Sequence[Order], rows: dict[int, _Rows], now: 
     await locks.try_keys(tx, [_lock_of([row.job.id for row in made])])
     await jobs.insert(tx, [row.job for row in made])
     await timers.arm(tx, [row.timer for row in made if row.timer], now)
-    await occurrences.open_now(tx, [row.opening for row in made if row.opening], now)
+    await occurrences.open_now(tx, _openings(made, now, ranks), now)
+    await dependencies.insert(
+        tx,
+        [row.waiting for row in made if row.waiting],
+        [(parent, row.job.id) for row in made for parent in row.family.edges],
+    )
+    await dependencies.note(tx, list({row.family.decided for row in made if row.family.decided}))
     await audit.write(tx, [row.audit for row in made])
     stored = [
         Stored(use.id, use.fingerprint, row.answer.status, row.answer.location, row.answer.body)
@@ -253,6 +319,14 @@ async def _insert(tx: Tx, orders: Sequence[Order], rows: dict[int, _Rows], now: 
         if (use := orders[n].use) is not None
     ]
     await idempotency.store(tx, stored, now)
+
+
+def _openings(made: Sequence[_Rows], now: datetime, ranks: Ranks) -> list[Opening]:
+    """What starts at once, each with its place in the queue."""
+    due = [(row.opening, row.job) for row in made if row.opening]
+    works = [Work(job.tenant_id, job.lane, job.priority, job.target_host) for _, job in due]
+    given = ranks(works, now)
+    return [opening._replace(rank=rank) for (opening, _), rank in zip(due, given, strict=True)]
 
 
 def _lock_of(ids: Sequence[UUID]) -> int:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from noonday.api.problems import ProblemDocument
+from noonday.domain.dependencies import After
 from noonday.domain.explaining import Constraint
 from noonday.domain.model import Cron, HttpTarget, Interval, Once, RetryPolicy, Schedule
 
@@ -152,6 +153,19 @@ def target_document(target: HttpTarget, secret_headers: list[str]) -> TargetDocu
 JobStatus = Literal["PENDING", "RUNNING", "COMPLETE", "FAILED", "PAUSED", "SUSPENDED", "CANCELLED"]
 
 
+class AfterDocument(msgspec.Struct, frozen=True):
+    """What a job waits for before it runs."""
+
+    jobs: list[str]
+    on: Literal["success", "any"]
+    cascade_cancel: bool
+
+
+def after_document(after: After) -> AfterDocument:
+    """What a job was told to wait for, in its one form."""
+    return AfterDocument(list(map(str, after.jobs)), after.on, after.cascade_cancel)
+
+
 class JobDocument(msgspec.Struct, frozen=True):
     """A job: what was asked for, with all defaults, and how it stands."""
 
@@ -177,8 +191,11 @@ class JobDocument(msgspec.Struct, frozen=True):
     last_error: Annotated[str | None, _note("Of the latest attempt that failed at that run.")]
     on_unknown: Literal["retry", "dead_letter"]
     cancel_url: Annotated[str | None, _note("Without the values in its query.")]
-    after: list[str] = []
-    concurrency_key: None = None
+    after: AfterDocument
+    waits_for: Annotated[
+        list[str], _note("Of the jobs in `after`, those that have not ended, up to 20.")
+    ]
+    concurrency_key: str | None = None
 
 
 class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -296,10 +313,11 @@ TargetState = Literal["CLOSED", "OPEN", "HALF_OPEN", "SUSPENDED"]
 
 
 class TargetStateDocument(msgspec.Struct, frozen=True):
-    """The breaker of a host and port, or of one URL there that answered 410."""
+    """The breaker of a host and port, or of one URL there that answered 410; or a host that has a
+    rate and no breaker that ever opened."""
 
     host: str
-    port: int
+    port: Annotated[int | None, _note("Null: all of the host's.")]
     url: Annotated[str | None, _note("Only this URL, shown without its query; null: all of them.")]
     state: Annotated[
         TargetState,
@@ -313,6 +331,19 @@ class TargetStateDocument(msgspec.Struct, frozen=True):
     trips: Annotated[int, _note("How often it opened without having been CLOSED for long.")]
     next_try_at: Annotated[Stamp | None, _note("When an OPEN one is tried again.")]
     held: Annotated[int | None, _note("Runs that it holds up; counted up to 10,000, in lists.")]
+    rate_per_sec: Annotated[
+        float | None, _note("The rate of what is sent to the host, in lists; null: not limited.")
+    ] = None
+    slowed: Annotated[
+        float | None,
+        _note(
+            "The part of the rate that is used now. Each 429 halves it, at most once in 5 seconds "
+            "and down to 1/64; every 10 seconds a 16th comes back."
+        ),
+    ] = None
+    waiting_for_rate: Annotated[
+        int | None, _note("Runs that wait for the host's rate; counted up to 10,000.")
+    ] = None
 
 
 class ResumedDocument(msgspec.Struct, frozen=True):
@@ -350,6 +381,23 @@ class ExplanationDocument(msgspec.Struct, frozen=True):
     use: UseDocument | None
 
 
+class LimitDocument(msgspec.Struct, frozen=True):
+    """What a tenant, one of its hosts or one of its concurrency keys is limited to."""
+
+    kind: Literal["tenant", "host", "key"]
+    name: str
+    max_running: Annotated[int | None, _note("Runs at a time; null: no cap.")]
+    rate_per_sec: Annotated[float | None, _note("Of a host: deliveries in a second; null: any.")]
+    used: Annotated[
+        int,
+        _note(
+            "Slots that runs have; counted up to 10,000. A run keeps the slot of its key until it "
+            "ends, those of its host and tenant while it is, or may be, carried out."
+        ),
+    ]
+    waiting: Annotated[int, _note("Runs that wait for a slot of it; counted up to 10,000.")]
+
+
 # --- Lists and administration -----------------------------------------------------------------
 
 
@@ -383,6 +431,13 @@ class TenantDocument(msgspec.Struct, frozen=True):
     name: str
     max_payload_bytes: int
     keep_responses: Annotated[bool, _note("Whether excerpts of answers are kept.")]
+    creates_per_sec: Annotated[float | None, _note("Quota of jobs and triggers posted a second.")]
+    creates_burst: Annotated[int | None, _note("So many of them at once after a pause.")]
+    create_bytes_per_sec: Annotated[int | None, _note("Quota of payload bytes posted a second.")]
+    max_pending_jobs: Annotated[int | None, _note("Quota of jobs that have not ended.")]
+    deliveries_per_sec: Annotated[float | None, _note("How fast it sends; null: not limited.")]
+    max_running: Annotated[int | None, _note("Its runs that are carried out at a time, at most.")]
+    weight: Annotated[float, _note("Its part of a lane's slots, against other tenants'.")]
     created_at: Stamp
     secrets_rotated_at: Stamp
     signing_secret: str | None = None
@@ -424,6 +479,41 @@ class ShardDocument(msgspec.Struct, frozen=True):
     epoch: int
     owner_id: str | None
     leased_until: Stamp | None
+
+
+class LaneCount(msgspec.Struct, frozen=True):
+    """How much stood in a lane when it was counted last, by the scheduler that leads."""
+
+    counted_at: Stamp
+    ready: Annotated[int, _note("Runs that could be claimed.")]
+    oldest_age_sec: Annotated[float, _note("How long one of them could have been; 0 of none.")]
+    running: int
+    objective_sec: Annotated[float, _note("How long it may be: the lane's, or the settings'.")]
+
+
+class LaneScaling(msgspec.Struct, frozen=True):
+    """How many slots a lane needs in all, as the scheduler that leads has found."""
+
+    wanted_slots: int
+    reason: Annotated[str, _note("What they are needed for.")]
+    since: Stamp
+
+
+class LaneDocument(msgspec.Struct, frozen=True):
+    """A stream of runs with limits of its own."""
+
+    name: str
+    state: Annotated[Literal["OPEN", "PAUSED", "SHED"], _note("Claimed, or why it is not.")]
+    reason: Annotated[str | None, _note("Why it is not claimed.")]
+    since: Annotated[Stamp | None, _note("Since when it is not.")]
+    by: Annotated[str | None, _note("The API key that paused it.")]
+    weight: float
+    max_running: int | None
+    ageing_sec: float
+    objective_sec: float | None
+    sheddable: bool
+    counts: Annotated[LaneCount | None, _note("Null until a scheduler has counted.")]
+    scaling: Annotated[LaneScaling | None, _note("Null until a scheduler has looked.")]
 
 
 class AlertDocument(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Final, get_args
+from typing import Final, cast, get_args
 from uuid import UUID
 
 import msgspec
@@ -20,13 +20,16 @@ from noonday.api.pages import place
 from noonday.api.parameters import RUNNING_WORDS
 from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
+from noonday.api.quotas import QuotaKeeper
 from noonday.api.reading import read
 from noonday.api.runs import run_document
 from noonday.api.schemas import TriggerBody
 from noonday.api.showing import shown
 from noonday.domain.model import MICROSECOND, JobSpec, Kind, Once, RunKey, shard_of
+from noonday.domain.ranking import Ranks
 from noonday.domain.roles import Role
 from noonday.store import Row, Tx, cancels, jobs, locks, occurrences, reports, runs
+from noonday.store.backlogs import Change
 from noonday.store.jobs import Filter
 from noonday.store.occurrences import Opening
 
@@ -102,12 +105,16 @@ async def cancel(request: Request) -> Response:
     stop = query.choice("running", RUNNING_WORDS) == "cancel"
     query.check()
     document = None
+    change = Change(context_of(request).backlogs, {job_id: caller_of(request).tenant_id})
     async with context_of(request).store.transaction() as tx:
         job = await _locked(tx, request, "job.cancel", job_id)
         if job is not None:
             require_own(job, caller_of(request))
+            await change.begin(tx)
             await _cancel(tx, request, job, stop=stop)
+            await change.end(tx)
             document = await _shown(tx, request, job_id)
+    change.note()
     if document is None:
         raise not_found("No job")
     body = _encode(document)
@@ -156,12 +163,24 @@ async def trigger(request: Request) -> Response:
         raise problems.invalid(wanted)
     use = keys.use_of(request, TRIGGER, body)
 
+    quotas = cast("QuotaKeeper", request.app.state.quotas)
+    share = await quotas.ask(caller_of(request), [0], makes=False)
+
     async def execute(tx: Tx) -> Answer | Problem:
+        if share.refusal is not None:
+            return share.refusal
         return await _trigger(tx, request, job_id, wanted.reason)
 
-    answer = await keys.once(context.store, use, execute)
+    try:
+        if share.refusal is not None and use is None:
+            raise share.refusal
+        answer = await keys.once(context.store, use, execute)
+        if not answer.replayed:
+            share.made(0)
+    finally:
+        await share.close()
     context.wakeups.runs()
-    return answer.response()
+    return answer.response(share.headers)
 
 
 async def _trigger(tx: Tx, request: Request, job_id: UUID, reason: str) -> Answer | Problem:
@@ -171,7 +190,7 @@ async def _trigger(tx: Tx, request: Request, job_id: UUID, reason: str) -> Answe
     if job["state"] == "CANCELLED":
         raise Problem(409, "job_cancelled", "The job is cancelled; nothing of it runs any more.")
     await _require_room(tx, job)
-    key = await _open(tx, job)
+    key = await _open(tx, job, context_of(request).ranks)
     done = {"run": str(key), "reason": reason}
     await note(tx, request, "job.trigger", ("job", job_id), after=done)
     row = await reports.run(tx, key, job["tenant_id"])
@@ -193,13 +212,14 @@ async def _require_room(tx: Tx, job: Row) -> None:
         )
 
 
-async def _open(tx: Tx, job: Row) -> RunKey:
+async def _open(tx: Tx, job: Row, ranks: Ranks) -> RunKey:
     """The next free instant names the run; two triggers of one microsecond do not share one."""
     now = at = await tx.clock()
+    (rank,) = ranks([runs.work_of(job)], now)
     while True:
         opening = Opening(
             job["id"], at, Kind.TRIGGER, job["tenant_id"], at, job["payload_version"],
-            job["lane"], job["priority"],
+            job["lane"], job["priority"], rank, job["target_host"], job["concurrency_key"],
         )  # fmt: skip
         if await occurrences.open_now(tx, [opening], now):
             return RunKey(job["id"], Kind.TRIGGER, at)

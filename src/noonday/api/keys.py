@@ -8,7 +8,7 @@ again for two seconds, by which time the holder has answered, or failed and let 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -35,9 +35,9 @@ class Answer(NamedTuple):
     body: bytes
     replayed: bool = False
 
-    def response(self) -> Response:
-        """The answer as it is sent."""
-        extra = {}
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+        """The answer as it is sent, with what else it says of the moment."""
+        extra = dict(headers or {})
         if self.location is not None:
             extra["Location"] = self.location
         if self.replayed:

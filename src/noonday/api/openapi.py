@@ -13,7 +13,14 @@ from noonday import __version__
 from noonday.api import problems
 from noonday.api.deliveries import DELIVERY
 from noonday.api.problems import ProblemDocument
-from noonday.api.routes import ETAG, Answer, Parameter, Route
+from noonday.api.routes import (
+    ETAG,
+    RATE_LIMIT,
+    RATE_LIMIT_POLICY,
+    Answer,
+    Parameter,
+    Route,
+)
 from noonday.api.wire import EXAMPLE, JobBody
 
 REF: Final = "#/components/schemas/{name}"
@@ -63,6 +70,10 @@ PROBLEMS: Final[dict[int, tuple[str, tuple[Parameter, ...]]]] = {
     413: ("Too large; the limit is in `detail`.", ()),
     415: ("The body is not of the type that is read here.", ()),
     422: ("Understood, but wrong: `errors` names every fault.", ()),
+    429: (
+        "A quota of the tenant is used up: `violated-policies` says which.",
+        (RETRY_AFTER, RATE_LIMIT, RATE_LIMIT_POLICY),
+    ),
     500: ("A fault on this side.", ()),
     503: ("Cannot be made durable right now.", (RETRY_AFTER,)),
 }

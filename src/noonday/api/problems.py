@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, NamedTuple, cast
 
 import msgspec
+from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,6 +25,14 @@ MEDIA_TYPE: Final = "application/problem+json"
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 
+class Exceeded(NamedTuple):
+    """What a 429 tells beside: the names of the policies, and when to come back."""
+
+    policies: list[str]
+    retry_after_sec: int
+    drain_sec: float | None = None
+
+
 class Problem(Exception):
     """An error to answer with. ``detail`` is for people; a program reads ``code``."""
 
@@ -35,6 +44,7 @@ class Problem(Exception):
         *,
         errors: Sequence[Fault] = (),
         headers: Mapping[str, str] | None = None,
+        exceeded: Exceeded | None = None,
     ) -> None:
         super().__init__(f"{status} {code}: {detail}")
         self.status = status
@@ -42,10 +52,15 @@ class Problem(Exception):
         self.detail = detail
         self.errors = list(errors)
         self.headers = dict(headers or {})
+        self.exceeded = exceeded
+
+
+QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
 
 class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of every error: RFC 9457, with ``code``, ``request_id`` and ``errors`` added."""
+    """The body of every error: RFC 9457, with ``code``, ``request_id`` and ``errors`` added; for a
+    quota that is used up also which one, and when there is room again."""
 
     type: str
     title: str
@@ -54,18 +69,36 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     code: str
     request_id: str
     errors: list[Fault] = []
+    violated_policies: Annotated[
+        list[str], Meta(description="By their names in RateLimit-Policy.")
+    ] = msgspec.field(default_factory=list, name="violated-policies")
+    retry_after_sec: Annotated[int | None, Meta(description="As in Retry-After.")] = None
+    drain_sec: Annotated[
+        float | None,
+        Meta(
+            description="Seconds until enough pending jobs have ended, at the rate at which the "
+            "tenant's ended in the last minute."
+        ),
+    ] = None
 
 
 def document(problem: Problem, request_id: str) -> ProblemDocument:
     """The problem as it is written down, also as an item of a batch's answer."""
+    exceeded = problem.exceeded
+    type_, title = f"urn:noonday:problem:{problem.code}", problem.code.replace("_", " ")
+    if exceeded is not None:  # draft-ietf-httpapi-ratelimit-headers-10 §6
+        type_, title = QUOTA_EXCEEDED, "request cannot be satisfied as assigned quota is exceeded"
     return ProblemDocument(
-        type=f"urn:noonday:problem:{problem.code}",
-        title=problem.code.replace("_", " ").capitalize(),
+        type=type_,
+        title=title.capitalize(),
         status=problem.status,
         detail=problem.detail,
         code=problem.code,
         request_id=request_id,
         errors=problem.errors,
+        violated_policies=exceeded.policies if exceeded else [],
+        retry_after_sec=exceeded.retry_after_sec if exceeded else None,
+        drain_sec=exceeded.drain_sec if exceeded else None,
     )
 
 

@@ -37,8 +37,9 @@ class Fault(msgspec.Struct, frozen=True):
         Meta(
             description="Among others `missing`, `unknown_field`, `duplicate_field`, `wrong_type`, "
             "`wrong_length`, `out_of_range`, `unknown_value`, `invalid`, `conflict`, `naive_time`, "
-            "`nul`, `reserved_header`, `forbidden_target`, `before_ledger`, `not_supported`; for a "
-            "body that cannot be read, `malformed` or `too_deep`."
+            "`nul`, `unknown_lane`, `unknown_job`, `reserved_header`, `forbidden_target`, "
+            "`before_ledger`, `not_supported`; for a body that cannot be read, `malformed` or "
+            "`too_deep`."
         ),
     ]
     detail: Annotated[str, Meta(description="For people.")]
@@ -121,6 +122,7 @@ class Reader:
 
     def read(self, raw: Raw, shape: Shape, pointer: str) -> Any:
         """The value; where it is at fault, as much of it as will do to judge the rest."""
+        shape = shape.form_of(raw)
         if shape.struct or shape.tagged or shape.entries:
             return self._object(raw, shape, pointer)
         if shape.items:

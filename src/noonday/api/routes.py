@@ -83,6 +83,18 @@ REPLAYED: Final = Parameter(
     "`true` when this is the stored answer of an earlier request with the same key.",
     {"type": "string", "const": "true"},
 )
+RATE_LIMIT: Final = Parameter(
+    "RateLimit",
+    "header",
+    "For tenants with quotas: what is left (`r`) of each, and the seconds (`t`) until it is whole "
+    "again, or until what was refused fits (draft-ietf-httpapi-ratelimit-headers-10).",
+)
+RATE_LIMIT_POLICY: Final = Parameter(
+    "RateLimit-Policy",
+    "header",
+    "The quotas: `creates` (jobs and triggers), `bytes` (of payload) and `pending` (jobs that have "
+    "not ended), each with its quota `q` and window `w`.",
+)
 ETAG: Final = Parameter("ETag", "header", 'The version, as in `"v3"`.')
 LIMIT: Final = Parameter(
     "limit",

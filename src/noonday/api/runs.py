@@ -24,6 +24,7 @@ from noonday.api.ids import job_id_of, run_key_of
 from noonday.api.pages import json, place
 from noonday.api.problems import not_found
 from noonday.api.queries import Query
+from noonday.domain.caps import HOLD, in_words
 from noonday.domain.model import Kind
 from noonday.store import Row, Tx, jobs, occurrences, reports, runs
 from noonday.store.reports import ExecutionPosition
@@ -65,7 +66,7 @@ def run_document(row: Row) -> RunDocument:
         locked_until=maybe(row["locked_until"]),
         retry_at=maybe(row["retry_at"]),
         hold=row["hold"],
-        hold_reason=row["hold_reason"],
+        hold_reason=in_words(row["hold_key"]) if row["hold"] == HOLD else row["hold_reason"],
         hold_since=maybe(row["hold_since"]),
         cancel=_cancel_document(row),
         reason=row["reason"],

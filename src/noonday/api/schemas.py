@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 from typing import Annotated, Final, Literal, NamedTuple
+from uuid import UUID
 
 import msgspec
-from msgspec import UNSET, Meta, Raw
+from msgspec import UNSET, Meta, Raw, UnsetType
 
-from noonday.api.checks import check_job, duration
+from noonday.api.checks import check_job, check_lane, duration, parents_of
 from noonday.api.reading import Fault, Faults, read, read_quickly, read_slowly
-from noonday.api.wire import CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
+from noonday.api.wire import AfterBody, CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
+from noonday.domain.dependencies import After
+from noonday.domain.lanes import READY_MADE
 from noonday.domain.model import (
     Cron,
     HttpTarget,
@@ -24,6 +27,7 @@ from noonday.domain.model import (
 from noonday.domain.target import WEB_PORTS, Endpoint, carries_credentials
 
 MOST_JOBS: Final = 1_000
+MOST_PER_SEC: Final = 100_000
 """Of one batch."""
 
 
@@ -45,8 +49,12 @@ class JobRequest(msgspec.Struct, frozen=True):
     retry_policy: RetryPolicy
     on_unknown: Literal["retry", "dead_letter"]
     cancel_url: str | None
+    concurrency_key: str | None
     labels: dict[str, str]
     wanted: ScheduleBody
+    after: After = After()
+    after_pointer: str = "/after"
+    """Where in the body the jobs stand that it waits for."""
 
     def schedule(self, now: datetime) -> Schedule:
         """The schedule of a job that is created at ``now``, the database's time.
@@ -88,16 +96,23 @@ def _run_at(once: OnceBody, now: datetime) -> datetime:
 
 
 def read_job(
-    document: bytes, *, allow_private: bool, ports: Collection[int] | None = WEB_PORTS
+    document: bytes,
+    *,
+    allow_private: bool,
+    ports: Collection[int] | None = WEB_PORTS,
+    lanes: Collection[str] = READY_MADE,
 ) -> JobRequest | list[Fault]:
     """A job to create, or everything that is wrong with it. Raises nothing.
 
-    ``allow_private`` and ``ports`` (None: any) say which targets may be called.
+    ``allow_private`` and ``ports`` (None: any) say which targets may be called, ``lanes`` which
+    lanes there are.
     """
     faults = Faults()
     body = read_quickly(document, JobBody)
     if body is None:
         body = read_slowly(document, JobBody, faults)
+    if body.lane is not UNSET:
+        check_lane(body.lane, faults, lanes)
     endpoint = check_job(body, faults, allow_private=allow_private, ports=ports)
     if endpoint is None or faults:
         return faults.all()
@@ -125,9 +140,19 @@ def _request(body: JobBody, endpoint: Endpoint) -> JobRequest:
         ),
         on_unknown=body.on_unknown,
         cancel_url=body.cancel_url,
+        concurrency_key=body.concurrency_key,
         labels=body.labels,
         wanted=body.schedule,
+        after=_after(body),
+        after_pointer=parents_of(body)[1],
     )
+
+
+def _after(body: JobBody) -> After:
+    jobs = tuple(map(UUID, parents_of(body)[0]))
+    if isinstance(body.after, AfterBody):
+        return After(jobs, body.after.on, body.after.cascade_cancel)
+    return After(jobs)
 
 
 def _split(headers: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -187,7 +212,11 @@ class Batch(NamedTuple):
 
 
 def read_batch(
-    document: bytes, *, allow_private: bool, ports: Collection[int] | None = WEB_PORTS
+    document: bytes,
+    *,
+    allow_private: bool,
+    ports: Collection[int] | None = WEB_PORTS,
+    lanes: Collection[str] = READY_MADE,
 ) -> Batch | list[Fault]:
     """A batch whose jobs are good or bad one by one; or what is wrong with the batch itself."""
     body = read(document, BatchBody)
@@ -196,7 +225,7 @@ def read_batch(
     items = []
     for entry in body.jobs:
         raw = bytes(entry.job)
-        job = read_job(raw, allow_private=allow_private, ports=ports)
+        job = read_job(raw, allow_private=allow_private, ports=ports, lanes=lanes)
         items.append(Item(entry.idempotency_key, raw, job))
     return Batch(body.atomic, items)
 
@@ -250,6 +279,92 @@ class BulkCancelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=255, description="For whoever looks at it later.")] = ""
 
 
+CreatesPerSec = Annotated[
+    float,
+    Meta(
+        ge=0.001,
+        le=1_000_000,
+        description="Jobs and triggers that may be posted a second; null: no quota.",
+    ),
+]
+CreatesBurst = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=1_000_000,
+        description="How many of them at once after a pause; null: as many as in a second.",
+    ),
+]
+CreateBytesPerSec = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=1_000_000_000,
+        description="Bytes of payload that may be posted a second; null: no quota.",
+    ),
+]
+MaxRunning = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=1_000_000,
+        description="Runs that are carried out at a time, at most; null: no cap.",
+        examples=[10],
+    ),
+]
+Weight = Annotated[
+    float,
+    Meta(
+        gt=0,
+        le=1_000,
+        description="Its part of a lane's slots while several tenants wait, against the others'.",
+        examples=[2],
+    ),
+]
+MaxPendingJobs = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=1_000_000_000,
+        description="Jobs that have not ended; with more nothing is created. null: no quota.",
+    ),
+]
+DeliveriesPerSec = Annotated[
+    float,
+    Meta(
+        gt=0,
+        le=MOST_PER_SEC,
+        description="How many requests a second are sent for the tenant, to all its targets "
+        "together and by all workers; null: no limit.",
+        examples=[50],
+    ),
+]
+
+
+class HostLimitBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the tenant's runs that call one host are limited to."""
+
+    max_running: MaxRunning | None = None
+    rate_per_sec: (
+        Annotated[
+            float,
+            Meta(
+                gt=0,
+                le=100_000,
+                description="Deliveries in a second, evenly spread, at most; null: no limit.",
+                examples=[50],
+            ),
+        ]
+        | None
+    ) = None
+
+
+class KeyLimitBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many runs of a concurrency key are carried out at a time."""
+
+    max_running: MaxRunning | None
+
+
 class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tenant to create."""
 
@@ -267,10 +382,17 @@ class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_responses: Annotated[
         bool, Meta(description="Whether an excerpt of what receivers answer is kept.")
     ] = True
+    creates_per_sec: CreatesPerSec | None = None
+    creates_burst: CreatesBurst | None = None
+    create_bytes_per_sec: CreateBytesPerSec | None = None
+    max_pending_jobs: MaxPendingJobs | None = None
+    deliveries_per_sec: DeliveriesPerSec | None = None
+    max_running: MaxRunning | None = None
+    weight: Weight = 1.0
 
 
 class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to change of a tenant; what is not given stays."""
+    """What to change of a tenant; what is not given stays. A quota that is null is taken away."""
 
     max_payload_bytes: (
         Annotated[int, Meta(ge=1, le=1_048_576, description="The largest payload of a job.")] | None
@@ -279,6 +401,13 @@ class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[bool, Meta(description="Whether an excerpt of what receivers answer is kept.")]
         | None
     ) = None
+    creates_per_sec: CreatesPerSec | UnsetType | None = UNSET
+    creates_burst: CreatesBurst | UnsetType | None = UNSET
+    create_bytes_per_sec: CreateBytesPerSec | UnsetType | None = UNSET
+    max_pending_jobs: MaxPendingJobs | UnsetType | None = UNSET
+    deliveries_per_sec: DeliveriesPerSec | UnsetType | None = UNSET
+    max_running: MaxRunning | UnsetType | None = UNSET
+    weight: Weight | None = None
 
 
 class ApiKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -291,3 +420,36 @@ class ApiKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     name: Annotated[str, Meta(max_length=255, description="For people.")] = ""
     expires_at: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+class LaneBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of a lane; what is not given stays, or has its default in a new lane."""
+
+    weight: (
+        Annotated[
+            float,
+            Meta(gt=0, le=1_000, description="Its share of slots that serve other lanes as well."),
+        ]
+        | UnsetType
+    ) = UNSET
+    max_running: (
+        Annotated[int, Meta(ge=0, le=1000000, description="Most runs at once; null: no cap.")]
+        | UnsetType
+        | None
+    ) = UNSET
+    ageing_sec: (
+        Annotated[
+            float,
+            Meta(gt=0, le=86_400, description="A step of priority is worth so much waiting."),
+        ]
+        | UnsetType
+    ) = UNSET
+    objective_sec: (
+        Annotated[float, Meta(gt=0, le=604800, description="Longest wait; null: as set for all.")]
+        | UnsetType
+        | None
+    ) = UNSET
+    sheddable: (
+        Annotated[bool, Meta(description="Whether it waits while others miss their objective.")]
+        | UnsetType
+    ) = UNSET

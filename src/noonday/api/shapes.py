@@ -42,10 +42,20 @@ class Shape:
     entries: tuple[Shape, Shape] | None = None
     """The keys and the values of a map."""
     items: Shape | None = None
+    forms: tuple[Shape, Shape] | None = None
+    """Of what may be an array or an object: the one and the other."""
+
+    def form_of(self, raw: bytes | Raw) -> Shape:
+        """The shape that a value is meant to have, by its first character."""
+        if self.forms is None:
+            return self
+        return self.forms[bytes(raw).lstrip().startswith(b"{")]
 
     @property
     def holds_objects(self) -> bool:
-        """Whether it is an object, or an array of such."""
+        """Whether it is or may be an object, or an array of such."""
+        if self.forms is not None:
+            return True
         if self.items is not None:
             return self.items.holds_objects
         return bool(self.struct or self.tagged or self.entries)
@@ -63,6 +73,8 @@ class Shape:
 
     def stand_in(self) -> Any:
         """A good value, to go on with in place of one that is at fault."""
+        if self.forms is not None:
+            return self.forms[0].stand_in()
         struct = self.struct or next(iter(self.tagged.values()), None)
         if struct is None:
             return {} if self.entries else [] if self.items else self.examples[0]
@@ -89,6 +101,8 @@ def _shape(kind: Any) -> Shape:
     bare = [option.__origin__ if get_origin(option) is Annotated else option for option in kinds]
     if all(isinstance(option, type) and issubclass(option, msgspec.Struct) for option in bare):
         return _of_structs(decoder, bare)
+    if get_origin(bare[0]) is list and len(kinds) > 1 and bare[1] is not type(None):
+        return Shape(decoder, forms=(_shape(kinds[0]), _shape(kinds[1])))
     if get_origin(bare[0]) is dict:
         keys, values = map(_shape, get_args(bare[0]))
         return Shape(_outer(dict[str, Raw], metas), entries=(keys, values))

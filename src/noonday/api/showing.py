@@ -11,6 +11,7 @@ import msgspec
 
 from noonday.api.documents import (
     JobDocument,
+    after_document,
     maybe,
     maybe_url,
     schedule_document,
@@ -18,16 +19,21 @@ from noonday.api.documents import (
     target_document,
 )
 from noonday.domain import schedule
+from noonday.domain.dependencies import After
 from noonday.domain.errors import ScheduleError, SecretUnreadable
 from noonday.domain.model import JobSpec, Once, Schedule
-from noonday.store import Row, Tx, reports
+from noonday.store import Row, Tx, dependencies, reports
 from noonday.store.jobs import NewJob
 from noonday.store.secretbox import HEADERS, SecretBox
 
 FIRES: Final = 5
 """How many of the next occurrences are shown."""
+WAITS_FOR: Final = 20
+"""How many of the jobs are shown that one waits for."""
 
 _read_spec: Final = msgspec.json.Decoder(JobSpec).decode
+_read_after: Final = msgspec.json.Decoder(After).decode
+_NOTHING: Final = After()
 _read_texts: Final = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -45,13 +51,14 @@ def new_job(
     labels: dict[str, str],
     secret_names: list[str],
     armed: datetime | None,
-    next_run_at: datetime,
+    next_run_at: datetime | None,
+    waits_for: Sequence[UUID] = (),
 ) -> JobDocument:
     """A job that was created just now; ``armed`` is the occurrence its timer stands at."""
     standing = {"status": "PENDING", "state_reason": None, "version": 1, "attempts": 0}
     return _document(
         job._asdict() | standing, spec, labels, secret_names,
-        next_run_at, fires(spec.schedule, job.id, armed), None,
+        next_run_at, fires(spec.schedule, job.id, armed), None, waits_for,
     )  # fmt: skip
 
 
@@ -59,17 +66,22 @@ async def shown(tx: Tx, box: SecretBox, rows: Sequence[Row]) -> list[JobDocument
     """Rows of ``reports.job`` or ``reports.jobs``, with their timers and last errors."""
     now = await tx.clock()
     specs = [_read_spec(row["spec"]) for row in rows]
+    waiting = await dependencies.open_parents(
+        tx, [row["id"] for row in rows if row["after"] is not None], WAITS_FOR
+    )
     hints = [
         (row["id"], due)
         for row, spec in zip(rows, specs, strict=True)
-        if (due := _expected_due(row, spec.schedule, now)) is not None
+        if row["id"] not in waiting and (due := _expected_due(row, spec.schedule, now)) is not None
     ]
     timers = await reports.timers(tx, hints)
     tried = [row for row in rows if row["attempts"] and row["last_at"]]
     since = min((row["last_at"] for row in tried), default=now)
     errors = await reports.last_errors(tx, [row["id"] for row in tried], since)
     return [
-        _stored(row, spec, box, timers.get(row["id"]), errors.get(row["id"]))
+        _stored(
+            row, spec, box, timers.get(row["id"]), errors.get(row["id"]), waiting.get(row["id"], ())
+        )
         for row, spec in zip(rows, specs, strict=True)
     ]
 
@@ -89,7 +101,12 @@ def _expected_due(row: Row, wanted: Schedule, now: datetime) -> datetime | None:
 
 
 def _stored(
-    row: Row, spec: JobSpec, box: SecretBox, timer: Row | None, error: str | None
+    row: Row,
+    spec: JobSpec,
+    box: SecretBox,
+    timer: Row | None,
+    error: str | None,
+    waits_for: Sequence[UUID],
 ) -> JobDocument:
     times = [timer["due_at"]] if timer else []
     if row["run_state"] in ("READY", "RETRYING"):
@@ -98,7 +115,7 @@ def _stored(
     armed = timer["occurrence_at"] if timer and active else None
     return _document(
         row, spec, _read_texts(row["labels"]), _secret_names(row, box),
-        min(times, default=None), fires(spec.schedule, row["id"], armed), error,
+        min(times, default=None), fires(spec.schedule, row["id"], armed), error, waits_for,
     )  # fmt: skip
 
 
@@ -120,7 +137,9 @@ def _document(
     next_run_at: datetime | None,
     next_fires: list[str],
     last_error: str | None,
+    waits_for: Sequence[UUID],
 ) -> JobDocument:
+    after = _NOTHING if row["after"] is None else _read_after(row["after"])
     return JobDocument(
         id=str(row["id"]),
         name=row["name"],
@@ -144,4 +163,7 @@ def _document(
         last_error=last_error,
         on_unknown=spec.on_unknown,
         cancel_url=maybe_url(spec.cancel_url),
+        after=after_document(after),
+        waits_for=[str(parent) for parent in waits_for],
+        concurrency_key=row["concurrency_key"],
     )

@@ -21,7 +21,7 @@ _STATES: Final[tuple[str, ...]] = get_args(TargetState)
 
 
 async def page(request: Request) -> Response:
-    """The tenant's targets whose breaker has opened before, by host."""
+    """The tenant's targets whose breaker has opened before or whose host has a rate, by host."""
     query = Query(request)
     state = query.choice("state", _STATES)
     where = place(request, query, state)
@@ -30,7 +30,7 @@ async def page(request: Request) -> Response:
         rows = await targets.page(tx, caller_of(request).tenant_id, after, state, where.limit + 1)
     return where.answer_rows(
         rows,
-        lambda row: _document(row, row["held"]),
+        lambda row: _document(row, listed=True),
         lambda row: TargetPosition(row["host"], row["hold_key"]),
     )
 
@@ -49,10 +49,11 @@ async def resume(request: Request) -> Response:
         raise not_found("No target that was ever left alone")
     if not rows:
         raise Problem(409, "not_held_back", "Nothing of this host is left alone: its runs go on.")
-    return json(ResumedDocument(sorted(shown, key=lambda one: (one.port, one.url or ""))))
+    return json(ResumedDocument(sorted(shown, key=lambda one: (one.port or 0, one.url or ""))))
 
 
-def _document(row: Row, held: int | None = None) -> TargetStateDocument:
+def _document(row: Row, *, listed: bool = False) -> TargetStateDocument:
+    rate = row["rate_per_sec"] if listed else None
     return TargetStateDocument(
         host=row["host"],
         port=row["port"],
@@ -62,5 +63,8 @@ def _document(row: Row, held: int | None = None) -> TargetStateDocument:
         since=stamp(row["since"]),
         trips=row["trips"],
         next_try_at=maybe(row["probe_at"]) if row["state"] == "OPEN" else None,
-        held=held,
+        held=row["held"] if listed else None,
+        rate_per_sec=rate,
+        slowed=None if rate is None else row["slowed"] or 1.0,
+        waiting_for_rate=None if rate is None else row["waiting"],
     )

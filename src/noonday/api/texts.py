@@ -104,8 +104,11 @@ def _count_members(raw: bytes | Raw, shape: Shape, values: list[Raw]) -> int:
     members = _MEMBERS.decode(raw)
     count = len(members)
     for name, inner in shape.containers.items():
-        if (container := members.pop(name, None)) is not None:
-            count += _count_members(container, inner, values)
+        if (container := members.get(name)) is not None:
+            form = inner.form_of(container)
+            if form.holds_objects:
+                del members[name]
+                count += _count_members(container, form, values)
     values += members.values()
     return count
 
@@ -120,7 +123,8 @@ def _repeats(raw: bytes | Raw, shape: Shape) -> bool:
     if len(dict(members)) != len(members):
         return True
     return any(
-        _repeats(value, shape.containers[name])
+        form.holds_objects and _repeats(value, form)
         for name, value in members
         if name in shape.containers
+        for form in (shape.containers[name].form_of(value),)
     )

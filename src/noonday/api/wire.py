@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from noonday.api.shapes import LATER
+from noonday.domain.dependencies import MOST_PARENTS
 from noonday.domain.model import LONG_TIMEOUT_SEC, Cron, HttpTarget, RetryPolicy
 from noonday.domain.schedule import LONGEST_SEC
 
@@ -59,6 +60,18 @@ Overlap = Annotated[
     _later(
         "While a run of the job is unfinished, the next occurrence is skipped, or runs beside it.",
         ("queue", "replace"),
+    ),
+]
+ConcurrencyKey = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=200,
+        # (In a pattern `$` alone lets a line feed follow, to Python though not to ECMA 262.)
+        pattern="^[^\\u0000-\\u001f\\u007f-\\u009f\\u2028\\u2029]+(?!\\n)$",
+        description="Runs of one key are carried out one at a time, in their order, or as many at "
+        "a time as `PUT /v1/limits/keys/{key}` says. Printable characters.",
+        examples=["invoice-4711"],
     ),
 ]
 Never = Annotated[None, _later("Not carried out in this release.")]
@@ -209,6 +222,40 @@ class RetryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ) = _POLICY.max_age_sec
 
 
+# In a pattern `$` alone lets a line feed follow, to Python though not to ECMA 262.
+JobId = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?!\n)$",
+        description="The id of a job.",
+        examples=["019ace00-0000-7000-8000-000000000000"],
+    ),
+]
+Parents = Annotated[
+    list[JobId],
+    Meta(
+        max_length=MOST_PARENTS,
+        description="Jobs of the same tenant that fire once, each named once.",
+    ),
+]
+
+
+class AfterBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Jobs to wait for, and what follows from what came of them."""
+
+    jobs: Parents = []
+    on: Annotated[
+        Literal["success", "any"],
+        Meta(
+            description="`success`: the job is skipped as soon as one of them has come to anything "
+            "but COMPLETE. `any`: it runs whatever came of them."
+        ),
+    ] = "success"
+    cascade_cancel: Annotated[
+        bool, Meta(description="The job is cancelled as soon as one of them was.")
+    ] = False
+
+
 class JobBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job: what to call, and when."""
 
@@ -241,11 +288,14 @@ class JobBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: Annotated[int, Meta(ge=0, le=9, description="0 is the most urgent.")] = 5
     lane: (
         Annotated[
-            Literal["default", "long"],
-            _later(
-                "The stream of runs it joins; each has worker slots of its own. If not given, "
-                f"`long` when `timeout_sec` is more than {LONG_TIMEOUT_SEC:.0f}, else `default`.",
-                str,
+            str,
+            Meta(
+                min_length=1,
+                max_length=63,
+                description="The stream of runs it joins, one of those of `GET /v1/lanes`. If not "
+                f"given, `long` when `timeout_sec` is more than {LONG_TIMEOUT_SEC:.0f}, else "
+                "`default`.",
+                examples=["batch"],
             ),
         ]
         | UnsetType
@@ -281,14 +331,10 @@ class JobBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         | None
     ) = None
     after: Annotated[
-        list[str],
-        Meta(
-            max_length=0,
-            description="Only an empty list in this release.",
-            extra={LATER: list},
-        ),
+        Parents | AfterBody,
+        Meta(description="What it waits for before it runs: jobs, or jobs and what else counts."),
     ] = []
-    concurrency_key: Never = None
+    concurrency_key: ConcurrencyKey | None = None
     labels: Annotated[
         dict[
             Annotated[str, Meta(min_length=1, max_length=63)],

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from noonday import __version__
-from noonday.cli import admin, dlq, drill, jobs, operations, roles, runs, targets
+from noonday.cli import admin, dlq, drill, jobs, lanes, limits, operations, roles, runs, targets
 
 app = typer.Typer(
     name="noonday",
@@ -32,6 +32,8 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(operations.app, name="operations")
 app.add_typer(targets.app, name="targets")
+app.add_typer(lanes.app, name="lanes")
+app.add_typer(limits.app, name="limits")
 app.add_typer(admin.tenants, name="tenants")
 app.add_typer(admin.keys, name="keys")
 for name, command in admin.COMMANDS.items():

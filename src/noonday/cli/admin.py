@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,7 +14,9 @@ tenants = typer.Typer(no_args_is_help=True, help="Who shares this service.")
 keys = typer.Typer(no_args_is_help=True, help="Who may call, and what they may do.")
 
 TENANTS: Final = (
-    "id", "name", "max_payload_bytes", "keep_responses", "created_at", "secrets_rotated_at",
+    "id", "name", "max_running", "weight", "max_payload_bytes", "creates_per_sec", "creates_burst",
+    "create_bytes_per_sec", "max_pending_jobs", "deliveries_per_sec", "keep_responses",
+    "created_at", "secrets_rotated_at",
 )  # fmt: skip
 KEYS: Final = ("id", "tenant", "role", "name", "created_at", "expires_at", "revoked_at")
 WORKERS: Final = (
@@ -25,6 +27,34 @@ ALERTS: Final = (
     "state", "name", "labels", "severity", "since", "times", "value", "summary", "samples",
 )  # fmt: skip
 AUDIT: Final = ("at", "actor", "action", "object_type", "object_id", "request_id")
+
+
+def _number(text: str) -> float | str:
+    """A number as it is given, or ``none``."""
+    if text == "none":
+        return text
+    try:
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        raise typer.BadParameter("must be a number, or none to take it away") from None
+
+
+def _quota(help: str) -> Any:
+    return typer.Option(parser=_number, metavar="NUMBER|none", help=help)
+
+
+CreatesPerSec = Annotated[Any, _quota("Jobs and triggers that may be posted a second.")]
+CreatesBurst = Annotated[Any, _quota("How many of them at once after a pause.")]
+CreateBytesPerSec = Annotated[Any, _quota("Bytes of payload that may be posted a second.")]
+MaxPendingJobs = Annotated[Any, _quota("Jobs that have not ended; with more none is created.")]
+DeliveriesPerSec = Annotated[Any, _quota("Requests that are sent a second, by all workers.")]
+MaxRunning = Annotated[Any, _quota("Its runs that are carried out at a time.")]
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    """What was given; ``none`` is null."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    return {name: None if value == "none" else value for name, value in given.items()}
 
 
 @tenants.command("list")
@@ -43,14 +73,26 @@ def list_tenants(
 @tenants.command("create")
 def create_tenant(
     name: Annotated[str, typer.Argument(help="A name that no tenant has yet.")],
+    max_payload_bytes: Annotated[int | None, typer.Option(help="The largest payload.")] = None,
+    creates_per_sec: CreatesPerSec = None,
+    creates_burst: CreatesBurst = None,
+    create_bytes_per_sec: CreateBytesPerSec = None,
+    max_pending_jobs: MaxPendingJobs = None,
     config: Config = None,
     url: Url = None,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Make a tenant. Its signing secret is shown now and never again."""
+    settings = _given(
+        max_payload_bytes=max_payload_bytes,
+        creates_per_sec=creates_per_sec,
+        creates_burst=creates_burst,
+        create_bytes_per_sec=create_bytes_per_sec,
+        max_pending_jobs=max_pending_jobs,
+    )
     with connect(config, url, key) as noonday:
-        show(noonday.tenants.create(name), as_json)
+        show(noonday.tenants.create(name, **settings), as_json)
 
 
 @tenants.command("set")
@@ -60,14 +102,37 @@ def change_tenant(
         bool | None, typer.Option(help="Whether excerpts of what receivers answer are kept.")
     ] = None,
     max_payload_bytes: Annotated[int | None, typer.Option(help="The largest payload.")] = None,
+    creates_per_sec: CreatesPerSec = None,
+    creates_burst: CreatesBurst = None,
+    create_bytes_per_sec: CreateBytesPerSec = None,
+    max_pending_jobs: MaxPendingJobs = None,
+    deliveries_per_sec: DeliveriesPerSec = None,
+    max_running: MaxRunning = None,
+    weight: Annotated[
+        float | None, typer.Option(help="Its part of the slots, against other tenants'.")
+    ] = None,
     config: Config = None,
     url: Url = None,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Change a tenant's settings; what is not given stays."""
-    given = {"keep_responses": keep_responses, "max_payload_bytes": max_payload_bytes}
-    settings = {setting: value for setting, value in given.items() if value is not None}
+    """Change a tenant's settings; what is not given stays.
+
+    \b
+    Example:
+      noonday tenants set shop --creates-per-sec 50 --max-pending-jobs none
+    """
+    settings = _given(
+        keep_responses=keep_responses,
+        max_payload_bytes=max_payload_bytes,
+        weight=weight,
+        max_running=max_running,
+        creates_per_sec=creates_per_sec,
+        creates_burst=creates_burst,
+        create_bytes_per_sec=create_bytes_per_sec,
+        max_pending_jobs=max_pending_jobs,
+        deliveries_per_sec=deliveries_per_sec,
+    )
     with connect(config, url, key) as noonday:
         show(noonday.tenants.change(name, **settings), as_json)
 

@@ -34,7 +34,11 @@ class Wishes:
     on_unknown: str | None = None
     cancel_url: str | None = None
     lane: str | None = None
+    concurrency_key: str | None = None
     labels: list[str] | None = None
+    after: list[str] | None = None
+    after_on: str | None = None
+    cascade_cancel: bool | None = None
 
 
 def job_document(wishes: Wishes, file: Path | None) -> dict[str, Any] | bytes:
@@ -60,7 +64,9 @@ def job_document(wishes: Wishes, file: Path | None) -> dict[str, Any] | bytes:
         "on_unknown": wishes.on_unknown,
         "cancel_url": wishes.cancel_url,
         "lane": wishes.lane,
+        "concurrency_key": wishes.concurrency_key,
         "labels": _pairs("--label", wishes.labels, "="),
+        "after": _after(wishes),
         "retry_policy": None if attempts is None else {"max_attempts": attempts},
         **_payload(wishes.payload),
     }
@@ -88,6 +94,17 @@ def _schedule(wishes: Wishes) -> dict[str, Any]:
         overlap=wishes.overlap,
         jitter_sec=wishes.jitter_sec,
     )
+
+
+def _after(wishes: Wishes) -> dict[str, Any] | None:
+    rules = _given(on=wishes.after_on, cascade_cancel=wishes.cascade_cancel)
+    if not wishes.after:
+        if rules:
+            fail(
+                Code.USAGE, "--after-on and --cascade-cancel say how to wait: give --after as well"
+            )
+        return None
+    return {"jobs": wishes.after, **rules}
 
 
 def _payload(text: str | None) -> dict[str, Any]:

@@ -73,7 +73,22 @@ def create(
         str | None,
         typer.Option(help="default or long. [default: long if --timeout-sec is above 120]"),
     ] = None,
+    concurrency_key: Annotated[
+        str | None, typer.Option(help="Runs of one such key are carried out one at a time.")
+    ] = None,
     label: Annotated[list[str] | None, typer.Option(help="'key=value', may be repeated.")] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(help="The id of a job that has to end first, may be repeated."),
+    ] = None,
+    after_on: Annotated[
+        str | None,
+        typer.Option(help="success or any: what those jobs have to come to. [default: success]"),
+    ] = None,
+    cascade_cancel: Annotated[
+        bool | None,
+        typer.Option("--cascade-cancel", help="Cancelled as soon as one of those jobs is."),
+    ] = None,
     idempotency_key: Annotated[
         str | None,
         typer.Option(help="The same key again answers with the same job. [default: a new one]"),
@@ -92,13 +107,15 @@ def create(
       noonday jobs create https://example.com/hook -d '{"report": 7}'
       noonday jobs create https://example.com/hook --cron '0 3 * * *' --timezone Europe/Paris
       noonday jobs create https://example.com/hook --every 300 --name ping -H 'x-team: infra'
+      noonday jobs create https://example.com/report --after 019ace00-0000-7000-8000-000000000000
       noonday jobs create --file job.json --idempotency-key order-4711
     """
     wishes = Wishes(
         target=target, name=name, at=at, delay=delay, cron=cron, timezone=timezone, every=every,
         overlap=overlap, jitter_sec=jitter_sec, method=method, headers=header,
         timeout_sec=timeout_sec, payload=payload, max_attempts=max_attempts, priority=priority,
-        on_unknown=on_unknown, cancel_url=cancel_url, lane=lane, labels=label,
+        on_unknown=on_unknown, cancel_url=cancel_url, lane=lane, concurrency_key=concurrency_key,
+        labels=label, after=after, after_on=after_on, cascade_cancel=cascade_cancel,
     )  # fmt: skip
     document = job_document(wishes, file)
     with connect(config, url, key) as noonday:

@@ -31,12 +31,14 @@ Port: TypeAlias = Annotated[
 AdminPort: TypeAlias = Annotated[
     int | None, typer.Option(help="The port of /healthz, /readyz and /metrics. [default: 0]")
 ]
-Slots: TypeAlias = Annotated[
-    int | None,
-    typer.Option(help="Attempts of the lane default at the same time. [default: 64]"),
-]
-LongSlots: TypeAlias = Annotated[
-    int | None, typer.Option(help="Attempts of the lane long at the same time. [default: 32]")
+Pools: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pool",
+        metavar="LANES=SLOTS",
+        help="Slots and the lanes that share them; may be given again. "
+        "[default: critical=16 default,batch,*=48 long=32]",
+    ),
 ]
 Name: TypeAlias = Annotated[
     str | None, typer.Option(help="How the process is shown. [default: host and pid]")
@@ -48,9 +50,13 @@ def up(
     admin_port: AdminPort = None,
     host: Host = None,
     home: Home = None,
-    slots: Slots = None,
-    long_slots: LongSlots = None,
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
+    pool: Pools = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help="Worker processes: a number, or bounds like 1..8 to follow the load. [default: 1]"
+        ),
+    ] = None,
     schedulers: Annotated[int, typer.Option(min=1, max=64, help="Scheduler processes.")] = 1,
     demo: Annotated[
         bool, typer.Option("--demo", help="Run example jobs against a receiver here.")
@@ -65,6 +71,7 @@ def up(
     \b
     Examples:
       noonday up --port 8000
+      noonday up --workers 1..8
       noonday up --demo
     """
     settings = _settings(
@@ -73,8 +80,8 @@ def up(
         admin_port=admin_port,
         host=host,
         home=home,
-        worker_slots=slots,
-        worker_long_slots=long_slots,
+        worker_pools=pool or None,
+        workers=workers,
     )
     from noonday import demo as example
     from noonday import supervisor
@@ -88,7 +95,7 @@ def up(
         return example.show(running, once=once) if demo else STAY
 
     with _failures():
-        code = supervisor.up(settings, workers=workers, schedulers=schedulers, say=_say, show=show)
+        code = supervisor.up(settings, schedulers=schedulers, say=_say, show=show)
     raise typer.Exit(code)
 
 
@@ -159,8 +166,7 @@ def scheduler(
 
 
 def worker(
-    slots: Slots = None,
-    long_slots: LongSlots = None,
+    pool: Pools = None,
     name: Name = None,
     grace_sec: Annotated[
         float | None, typer.Option(help="Seconds to finish in when stopped. [default: 20]")
@@ -173,13 +179,12 @@ def worker(
 
     \b
     Examples:
-      noonday worker --slots 32
-      noonday worker --slots 0 --long-slots 500
+      noonday worker --pool critical=16 --pool default,batch=48 --pool long=8
+      noonday worker --pool "*=32"
     """
     settings = _settings(
         config,
-        worker_slots=slots,
-        worker_long_slots=long_slots,
+        worker_pools=pool or None,
         worker_name=name,
         worker_grace_sec=grace_sec,
         admin_port=admin_port,

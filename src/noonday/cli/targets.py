@@ -13,7 +13,10 @@ app = typer.Typer(
     no_args_is_help=True, help="Look at receivers that are left alone because they failed."
 )
 
-COLUMNS: Final = ("host", "port", "url", "state", "held", "since", "next_try_at", "reason")
+COLUMNS: Final = (
+    "host", "port", "url", "state", "held", "rate_per_sec", "slowed", "waiting_for_rate", "since",
+    "next_try_at", "reason",
+)  # fmt: skip
 
 
 @app.command("list")
@@ -25,7 +28,8 @@ def list_targets(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """List targets whose breaker has opened before, and how many runs each holds up.
+    """List targets whose breaker has opened before or whose host has a rate, and how many runs
+    each holds up.
 
     \b
     Example:

@@ -38,6 +38,8 @@ class Source(StrEnum):
     READY = "READY"
     HELD = "HELD"
     """READY, but held: not claimable."""
+    WAITING = "WAITING"
+    """READY, but held until each of its caps has a slot for it."""
     RUNNING = "RUNNING"
     LAPSED = "LAPSED"
     """RUNNING, its lease run out."""
@@ -70,6 +72,11 @@ class Event(StrEnum):
     HOLD = "hold"
     """Claimed, and put back before anything was sent: something holds it back."""
     ADMIT = "admit"
+    GIVE_SLOT = "give_slot"
+    REKEY = "rekey"
+    """Another of its caps is what it waits for."""
+    PUT_BACK = "put_back"
+    """A cap was set or lowered: what nobody has claimed yet waits for a slot again."""
     REPLAY = "replay"
 
 
@@ -81,7 +88,7 @@ class Rule(NamedTuple):
 
 
 _HELD_LEASE: Final = frozenset({Source.RUNNING, Source.LAPSED})
-_WAITS: Final = frozenset({Source.READY, Source.HELD, Source.RETRYING})
+_WAITS: Final = frozenset({Source.READY, Source.HELD, Source.WAITING, Source.RETRYING})
 
 TRANSITIONS: Final[dict[Event, Rule]] = {
     Event.MATERIALIZE: Rule(frozenset({Source.NONE}), RunState.READY),
@@ -101,6 +108,9 @@ TRANSITIONS: Final[dict[Event, Rule]] = {
     Event.STOP: Rule(_HELD_LEASE, LedgerOutcome.CANCELLED),
     Event.HOLD: Rule(_HELD_LEASE, RunState.READY),
     Event.ADMIT: Rule(frozenset({Source.HELD}), RunState.READY),
+    Event.GIVE_SLOT: Rule(frozenset({Source.WAITING}), RunState.READY),
+    Event.REKEY: Rule(frozenset({Source.WAITING}), RunState.READY),
+    Event.PUT_BACK: Rule(frozenset({Source.READY}), RunState.READY),
     # The same run: its id, attempt numbers and lease version go on, its budget is fresh.
     Event.REPLAY: Rule(frozenset({Source.DEAD}), RunState.READY),
 }

@@ -17,8 +17,6 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 SHARDS: Final = 64
 PRIORITIES: Final = range(10)
-LANES: Final = ("default", "long")
-"""The streams of runs that there are; each is claimed and reaped on its own."""
 LONG_TIMEOUT_SEC: Final = 120.0
 """A job whose attempts may take longer belongs to the lane ``long``, unless it names one."""
 

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from noonday.domain.alerts import AlertName, Condition
+from noonday.domain.flow import Work
 
 WINDOW: Final = timedelta(minutes=10)
 """The time that counts are of."""
@@ -49,6 +50,8 @@ class Vitals(msgspec.Struct, frozen=True, omit_defaults=True):
     """Duplicates that nothing explains."""
     loop_errors: dict[str, int] = {}
     stalled: tuple[str, ...] = ()
+    works: dict[str, Work] = {}
+    """A worker's lanes, since it started."""
 
 
 class Letters(NamedTuple):
@@ -60,7 +63,8 @@ class Letters(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """All that is looked at. A lane has ``oldest_age_sec`` and ``past_lease_sec``."""
+    """All that is looked at. A lane has ``oldest_age_sec``, ``past_lease_sec`` and, where it has an
+    objective of its own, ``objective_sec``."""
 
     lanes: Sequence[Mapping[str | int, Any]]
     letters: Sequence[Letters] = ()
@@ -70,9 +74,10 @@ class Seen(NamedTuple):
 
 
 def conditions(seen: Seen, objective: Callable[[str], float]) -> Iterator[Condition]:
-    """What is wrong; ``objective`` gives the seconds that a lane's runs may wait."""
+    """What is wrong; ``objective`` gives the seconds that runs of a lane without an objective of
+    its own may wait."""
     for lane in seen.lanes:
-        if lane["oldest_age_sec"] > objective(lane["lane"]):
+        if lane["oldest_age_sec"] > (lane.get("objective_sec") or objective(lane["lane"])):
             yield Condition(AlertName.QUEUE_AGE, lane["lane"], lane["oldest_age_sec"])
         if lane["past_lease_sec"] > PAST_LEASE_SEC:
             yield Condition(AlertName.PAST_LEASE, lane["lane"], lane["past_lease_sec"])

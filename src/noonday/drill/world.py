@@ -79,7 +79,7 @@ class World:
             allow_private_targets=True,
             allowed_ports=(),
             log_format="json",
-            worker_slots=16,
+            worker_pools=("critical,default,batch,*=16", "long=32"),
             worker_grace_sec=2.0,
             pool_size=4,
         )

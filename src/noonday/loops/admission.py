@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from noonday.domain.breaker import KEY_PREFIX, admissible
+from noonday.domain.ranking import Ranks, by_time
 from noonday.store import Row, Store, Tx, holds, locks, targets
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
@@ -30,12 +31,18 @@ class Admission:
     """Safe to run in any number of processes: a lock on each key lets one at a time work on it."""
 
     def __init__(
-        self, store: Store, metrics: Metrics, wakeups: Wakeups, pauses: Sequence[timedelta]
+        self,
+        store: Store,
+        metrics: Metrics,
+        wakeups: Wakeups,
+        pauses: Sequence[timedelta],
+        ranks: Ranks = by_time,
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._wakeups = wakeups
         self._pause = pauses[0]
+        self._ranks = ranks
         self._after = ""
         self._forgot_at = time.monotonic()
 
@@ -59,8 +66,8 @@ class Admission:
 
     async def _keys(self) -> list[str]:
         async with self._store.transaction() as tx:
-            held = await holds.keys(tx, self._after, BATCH)
-            found = await targets.to_do(tx, [key for key in held if key.startswith(KEY_PREFIX)])
+            held = await holds.keys(tx, KEY_PREFIX, self._after, BATCH)
+            found = await targets.to_do(tx, held)
         self._after = held[-1] if len(held) == BATCH else ""
         return found
 
@@ -71,7 +78,7 @@ class Admission:
             # In a later statement, which sees what the one before us has done.
             row = await targets.one(tx, key)
             why, limit = await self._room(tx, key, row)
-            count = await holds.admit(tx, key, limit) if limit else 0
+            count = await holds.admit(tx, key, limit, ranks=self._ranks) if limit else 0
         if limit and why == "half_opened":
             self._metrics.target_changed(why)
             log.info("target.half_opened", target=key)

@@ -14,6 +14,7 @@ from uuid import UUID
 import structlog
 
 from noonday.domain.errors import StoreUnavailable
+from noonday.domain.lane_clock import LaneReport
 from noonday.loops.flight import Flight
 from noonday.loops.pool import Pool
 from noonday.store import Store, cancels, runs, workers
@@ -50,12 +51,14 @@ class Beats:
         self._flights = flights
         self._pools = pools
         self._reported_at = 0.0
+        self._noted: dict[str, LaneReport] = {}
         self._at_once = HEARTBEATS
         self.mute = False
         """Whether the last beat failed: a lease that is taken now might not be extended."""
         self.stopping = False
         self.granted: dict[str, datetime] = {}
-        """The highest rank claimed, by ``lane:priority``: how far the reaper has to look."""
+        """The highest ranks claimed, as ``workers.granted_key`` names them: how far the reaper has
+        to look."""
 
     async def tick(self) -> int:
         """Extend leases of which a third has passed, all together; abort what is held no longer,
@@ -70,7 +73,9 @@ class Beats:
             await self._heed()
         await self._report()
         for pool in self._pools.values():
-            self._metrics.slots_stand_at(pool.lane, pool.slots, pool.busy)
+            self._metrics.slots_stand_at(pool.name, pool.slots, pool.busy)
+            for lane in pool.lanes:
+                self._metrics.serves(lane, pool.slots, pool.free)
         return 0
 
     async def _heed(self) -> None:
@@ -127,19 +132,28 @@ class Beats:
         flight.cancel()
 
     async def _report(self) -> None:
-        if time.monotonic() - self._reported_at < REPORT_SEC:
+        lanes = {
+            name: report for pool in self._pools.values() for name, report in pool.report().items()
+        }
+        due = time.monotonic() - self._reported_at >= REPORT_SEC
+        if not due and lanes == self._noted:
             return
         try:
             async with self._store.transaction() as tx:
-                await workers.report(
-                    tx, self._id, ROLE, self._name,
-                    slots=sum(pool.slots for pool in self._pools.values()),
-                    in_flight=sum(pool.busy for pool in self._pools.values()),
-                    granted=self.granted, stopping=self.stopping,
-                )  # fmt: skip
+                if due:
+                    await workers.report(
+                        tx, self._id, ROLE, self._name,
+                        slots=sum(pool.slots for pool in self._pools.values()),
+                        in_flight=sum(pool.busy for pool in self._pools.values()),
+                        granted=self.granted, stopping=self.stopping, lanes=lanes,
+                    )  # fmt: skip
+                else:
+                    await workers.note_lanes(tx, self._id, lanes)
         except StoreUnavailable as error:
             self.mute = True
             log.warning("report.failed", error=str(error))
             return
         self.mute = False
-        self._reported_at = time.monotonic()
+        self._noted = lanes
+        if due:
+            self._reported_at = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Final
 
 from noonday.domain.breaker import target_of
@@ -19,6 +20,8 @@ MARGIN: Final = 0.2
 """The part of a lease before whose end we give up, lest somebody else begins meanwhile."""
 
 
+TIMER_SEC: Final = 0.001
+"""Timers may go off earlier by this."""
 BEAT_SEC: Final = 0.5
 """How often a worker looks after its leases."""
 
@@ -27,9 +30,9 @@ class Flight:
     """Bookkeeping of one attempt. All times are of the monotonic clock, in seconds."""
 
     __slots__ = (
-        "alarm", "asked", "claimed", "decision", "duplicate_cause", "extended", "held", "in_doubt",
-        "keeps_response", "lease", "lease_sec", "lost", "probe", "sent", "settling", "spec", "stop",
-        "target", "task",
+        "alarm", "asked", "capped", "claimed", "decision", "duplicate_cause", "extended",
+        "granted_at", "held", "in_doubt", "keeps_response", "lease", "lease_sec", "lost",
+        "not_before", "probe", "sent", "settling", "spec", "stop", "target", "task",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +48,12 @@ class Flight:
         self.target = target_of(lease.tenant_id, spec.target.url)
         self.probe: tuple[str, int] | None = None
         """The permit that it goes by: the key of a target that is tried, and its generation."""
+        self.capped = False
+        """Whether its lane has a cap, so that its end makes room for another."""
+        self.granted_at: datetime | None = None
+        """The instant, by the database's clock, at which its rates let it be sent."""
+        self.not_before: float | None = None
+        """The same by our own clock, when it lies ahead."""
         self.sent = Sent()
         self.lost = False
         self.in_doubt = False
@@ -90,6 +99,12 @@ class Flight:
     def trusted_until(self) -> float:
         """When we give up, unless an extension is confirmed before."""
         return self.extended + self.lease_sec * (1 - MARGIN)
+
+    async def wait(self) -> None:
+        """Until the instant at which its rates let it be sent, or a moment later."""
+        left = 0.0 if self.not_before is None else self.not_before - time.monotonic()
+        if left > 0:
+            await asyncio.sleep(left + TIMER_SEC)
 
     def watch(self, overdue: Callable[[Flight], None]) -> None:
         """Call ``overdue`` when the lease may be somebody else's soon, since no extension was

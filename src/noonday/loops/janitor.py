@@ -22,6 +22,8 @@ from noonday.store import (
     DirectConnection,
     Store,
     Tx,
+    charges,
+    costs,
     letters,
     partitions,
     replays,
@@ -182,7 +184,7 @@ class Janitor:
 
     async def _forget_workers(self, _now: datetime) -> int:
         async with self._brief() as tx:
-            return await workers.forget(tx)
+            return await workers.forget(tx) + await charges.forget(tx) + await costs.forget(tx)
 
     async def _forget_letters(self, now: datetime) -> int:
         """Letters that were dealt with, and replays that are over."""

@@ -11,6 +11,7 @@ import structlog
 from noonday.domain.model import shard_of
 from noonday.store import Row, Store, Tx, audit, cancels, jobs, locks, operations
 from noonday.store.audit import Entry
+from noonday.store.backlogs import Backlogs, Change
 from noonday.store.operations import BulkCancel
 
 AT_ONCE: Final = 4
@@ -25,8 +26,9 @@ _request = msgspec.json.Decoder(BulkCancel)
 class Operations:
     """Safe to run in any number of processes: the position decides who takes a step."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, backlogs: Backlogs | None = None) -> None:
         self._store = store
+        self._backlogs = backlogs
 
     async def tick(self) -> int:
         """Take the next steps of operations; how many jobs were looked at.
@@ -67,6 +69,7 @@ class Operations:
         self, operation: Row, was: UUID | None, job_id: UUID, passed: int, wanted: BulkCancel
     ) -> bool:
         """Cancel a job and move past it; False when this is no longer ours to do."""
+        change = Change(self._backlogs, {job_id: operation["tenant_id"]})
         async with self._store.transaction() as tx:
             # The position first: it is locked by this, and who comes second finds it moved.
             if not await operations.advance(tx, operation["id"], was, job_id, passed):
@@ -75,11 +78,14 @@ class Operations:
             job = await jobs.one(tx, job_id, operation["tenant_id"])
             reason = wanted.reason or f"cancelled by {operation['created_by']}"
             stop = wanted.running == "cancel"
+            await change.begin(tx)
             done = job is not None and await cancels.cancel_job(tx, job, reason, stop=stop)
             if done and job is not None:
                 await operations.count(tx, operation["id"])
                 await _note(tx, operation, job)
-            return True
+            await change.end(tx)
+        change.note()
+        return True
 
 
 async def _note(tx: Tx, operation: Row, job: Row) -> None:

@@ -17,18 +17,18 @@ import structlog
 
 from noonday.domain import lifecycle
 from noonday.domain.model import (
-    EPOCH,
-    PRIORITIES,
     JobSpec,
     OnUnknown,
     Outcome,
     OutcomeKind,
     RetryPolicy,
 )
-from noonday.domain.ranking import LATE_COMMIT
+from noonday.domain.ranking import END, LATE_COMMIT, QUEUE, Band, Floors, Span
 from noonday.loops import tally
-from noonday.store import Row, Store, runs, settlements, workers
-from noonday.store.runs import held_key, key_of, lease_of
+from noonday.store import Row, Store, Tx, lanes, runs, settlements, workers
+from noonday.store.backlogs import Backlogs
+from noonday.store.endings import Endings
+from noonday.store.runs import Held, held_key, key_of, lease_of
 from noonday.store.settlements import Settlement
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
@@ -51,33 +51,36 @@ class Reaper:
     """Safe to run in any number of processes: each takes what the others have not locked."""
 
     def __init__(
-        self, store: Store, lanes: Sequence[str], metrics: Metrics, wakeups: Wakeups
+        self, store: Store, metrics: Metrics, wakeups: Wakeups, backlogs: Backlogs | None = None
     ) -> None:
         self._store = store
-        self._lanes = lanes
         self._metrics = metrics
         self._wakeups = wakeups
+        self._backlogs = backlogs
         self._passed_at = 0.0
-        self._floors: dict[tuple[str, int], datetime] = {}
+        self._floors: dict[tuple[str, Band], datetime] = {}
 
     async def tick(self) -> int:
-        """Settle expired leases, at most ``BATCH`` for each lane and priority; how many.
+        """Settle expired leases, at most ``BATCH`` for each lane, priority and band; how many.
 
-        One lane and priority that fails does not keep the others from being looked after.
+        One of these that fails does not keep the others from being looked after.
         """
         started = time.monotonic()
         full = started - self._passed_at > FULL_PASS_SEC
         async with self._store.transaction() as tx:
             now = await tx.clock()
             granted = await workers.granted(tx)
+            names = [lane.name for lane in await lanes.every(tx)]
         count, failed = 0, None
-        for lane, priority in product(self._lanes, PRIORITIES):
+        for lane, span in product(names, Floors().each()):
             try:
                 if full:
-                    await self._find_floor(lane, priority, now)
-                ceiling = now if full else granted.get(f"{lane}:{priority}")
+                    await self._find_floor(lane, span, now)
+                    ceiling: datetime | None = END - SLACK if span.band.queued else now
+                else:
+                    ceiling = granted.get(workers.granted_key(lane, span.band))
                 if ceiling is not None:
-                    count += await self._reap(lane, priority, ceiling)
+                    count += await self._reap(lane, span, ceiling)
             except Exception as error:
                 failed = error
         if full:
@@ -88,27 +91,42 @@ class Reaper:
             raise failed
         return count
 
-    async def _find_floor(self, lane: str, priority: int, now: datetime) -> None:
+    async def _find_floor(self, lane: str, span: Span, now: datetime) -> None:
         """Dead entries at the head of the index are passed over once, not each second."""
         async with self._store.transaction() as tx:
-            lowest = await runs.lowest_claimable(tx, lane, priority)
-        self._floors[lane, priority] = min(lowest or now, now - LATE_COMMIT)
+            lowest = await runs.lowest_claimable(tx, lane, span)
+        if span.band.queued:
+            self._floors[lane, span.band] = lowest or QUEUE
+        else:
+            self._floors[lane, span.band] = min(lowest or now, now - LATE_COMMIT)
 
-    async def _reap(self, lane: str, priority: int, ceiling: datetime) -> int:
-        floor = self._floors.get((lane, priority), EPOCH)
+    async def _reap(self, lane: str, span: Span, ceiling: datetime) -> int:
+        span = span._replace(floor=self._floors.get((lane, span.band), span.floor))
         async with self._store.transaction() as tx:
-            rows = await runs.expired(tx, lane, priority, ceiling + SLACK, BATCH, floor)
+            rows = await runs.expired(tx, lane, span, ceiling + SLACK, BATCH)
             if not rows:
                 return 0
             now = await tx.clock()
             items = [_settlement(row, now) for row in rows]
             written = await settlements.apply(tx, items)
+            ended = await self._ended(tx, rows, items, written)
+        ended.note()
         for row, item in zip(rows, items, strict=True):
             if item.held in written:
                 self._metrics.lease_expired()
                 tally.ended(self._metrics, lease_of(row), item.transition, item.outcome)
                 log.warning("lease.expired", run_id=str(key_of(row)), attempt=row["attempt"])
         return len(written)
+
+    async def _ended(
+        self, tx: Tx, rows: Sequence[Row], items: Sequence[Settlement], written: set[Held]
+    ) -> Endings:
+        endings = Endings(self._backlogs)
+        for row, item in zip(rows, items, strict=True):
+            if item.held in written and (spec := _read(row["spec"])) is not None:
+                endings.add(row["tenant_id"], item, spec.schedule)
+        await endings.look(tx)
+        return endings
 
 
 def _settlement(row: Row, now: datetime) -> Settlement:
@@ -119,8 +137,12 @@ def _settlement(row: Row, now: datetime) -> Settlement:
 
 def _policy(text: str) -> tuple[RetryPolicy, OnUnknown]:
     """What a job says. One that cannot be read is offered again: the claim tells what is wrong."""
+    spec = _read(text)
+    return (RetryPolicy(), "retry") if spec is None else (spec.retry_policy, spec.on_unknown)
+
+
+def _read(text: str) -> JobSpec | None:
     try:
-        spec = _spec.decode(text)
+        return _spec.decode(text)
     except msgspec.MsgspecError:
-        return RetryPolicy(), "retry"
-    return spec.retry_policy, spec.on_unknown
+        return None

@@ -18,11 +18,13 @@ from uuid import UUID
 import structlog
 
 from noonday.domain import replay as gate
-from noonday.domain.model import shard_of
+from noonday.domain.model import Kind, shard_of
+from noonday.domain.ranking import Ranks, by_time
 from noonday.domain.replay import ReplayState
-from noonday.store import Row, Store, Tx, dead_letters, letters, locks, replays
+from noonday.store import Row, Store, Tx, dead_letters, letters, locks, pending, replays
+from noonday.store.backlogs import Backlogs
 from noonday.store.replays import Replay
-from noonday.store.runs import key_of
+from noonday.store.runs import key_of, work_of
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
 
@@ -53,6 +55,8 @@ class Step:
     released: int = 0
     stopped: str | None = None
     """The kind of reason for which it has just stopped."""
+    reopened: list[UUID] = field(default_factory=list)
+    """The jobs of which the run of a nominal time was released."""
 
     @property
     def moved(self) -> bool:
@@ -63,10 +67,19 @@ class Step:
 class Replays:
     """Moves every replay on that is RUNNING, and watches the runs of all."""
 
-    def __init__(self, store: Store, metrics: Metrics, wakeups: Wakeups) -> None:
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        wakeups: Wakeups,
+        ranks: Ranks = by_time,
+        backlogs: Backlogs | None = None,
+    ) -> None:
+        self._backlogs = backlogs
         self._store = store
         self._metrics = metrics
         self._wakeups = wakeups
+        self._ranks = ranks
         self._after = UUID(int=0)
         self._sleep_sec: float | None = None
         self._look_at: dict[UUID, datetime] = {}
@@ -126,11 +139,19 @@ class Replays:
             replay = await replays.take(tx, replay_id)
             if replay is None or replay.state is not ReplayState.RUNNING:
                 return step  # paused meanwhile, or another process was quicker
-            step = await release(tx, replay)
+            step = await release(tx, replay, self._ranks)
             await replays.save(tx, replay)
+            came, at = await self._came(tx, step), await tx.clock()
+        if self._backlogs is not None:
+            self._backlogs.note(replay.tenant_id, at, came=came)
         step.outcomes = seen
         self._tell_released(step)
         return step
+
+    async def _came(self, tx: Tx, step: Step) -> int:
+        """How many jobs that had ended have not any more; 0 where that is not counted."""
+        watched = self._backlogs is not None and self._backlogs.watches(step.replay.tenant_id)
+        return await pending.one_off(tx, step.reopened) if watched and step.reopened else 0
 
     def _tell_watched(self, step: Step) -> None:
         for outcome, count in step.outcomes.items():
@@ -204,7 +225,7 @@ def _stop(step: Step, kind: str, why: str, now: datetime) -> None:
 # --- release ----------------------------------------------------------------------------------
 
 
-async def release(tx: Tx, replay: Replay) -> Step:
+async def release(tx: Tx, replay: Replay, ranks: Ranks = by_time) -> Step:
     """Reopen the next letters, as many as pace and gate allow."""
     now, step = await tx.clock(), Step(replay)
     share = gate.share(replay.terms, replay.ramp_from, now)
@@ -213,7 +234,7 @@ async def release(tx: Tx, replay: Replay) -> Step:
     if now < replay.next_at or limit == 0:
         return step
     found = await replays.walk(tx, replay, max(limit, LEAST_WALK))
-    at_end = await _reopen_next(tx, step, found, limit, now)
+    at_end = await _reopen_next(tx, step, found, limit, now, ranks)
     if step.released:
         # From here on, not from when this began: to have been slow is no licence to catch up.
         replay.next_at = await tx.moment() + pace.spacing
@@ -225,7 +246,9 @@ async def release(tx: Tx, replay: Replay) -> Step:
     return step
 
 
-async def _reopen_next(tx: Tx, step: Step, found: replays.Walk, limit: int, now: datetime) -> bool:
+async def _reopen_next(
+    tx: Tx, step: Step, found: replays.Walk, limit: int, now: datetime, ranks: Ranks
+) -> bool:
     """Reopen up to ``limit`` of what was found; whether that was the last of this pass."""
     replay, passed = step.replay, 0
     broken = await replays.broken(tx, replay.tenant_id, {row["url"] for row in found.rows})
@@ -242,22 +265,28 @@ async def _reopen_next(tx: Tx, step: Step, found: replays.Walk, limit: int, now:
             chosen.append(row)
         passed += 1
         replay.position = letters.position_of(row)
-    await _reopen(tx, step, chosen)
+    await _reopen(tx, step, chosen, ranks)
     if passed < len(found.rows):
         return False
     replay.position = found.ends_at or replay.position
     return found.ends_at is None
 
 
-async def _reopen(tx: Tx, step: Step, rows: Sequence[Row]) -> None:
+async def _reopen(tx: Tx, step: Step, rows: Sequence[Row], ranks: Ranks) -> None:
     replay, keys = step.replay, [key_of(row) for row in rows]
     # Whoever starts a run of a job that does not overlap itself has its shard.
     for shard in sorted({shard_of(row["job_id"]) for row in rows if not row["overlaps"]}):
         await locks.own_shard(tx, shard)
     reopened = await dead_letters.replay(
-        tx, keys, replay.tenant_id, replay.id, again=replay.terms.again
+        tx,
+        keys,
+        replay.tenant_id,
+        replay.id,
+        again=replay.terms.again,
+        ranks=ranks([work_of(row) for row in rows], await tx.clock()),
     )
     step.released = len(reopened)
+    step.reopened = [key.job_id for key in reopened if key.kind is Kind.SCHEDULE]
     replay.replayed += len(reopened)
     replay.reopened += len(reopened)
     missed = [key for key in keys if key not in reopened]

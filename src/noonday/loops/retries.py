@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from noonday.domain.model import EPOCH
-from noonday.domain.ranking import LATE_COMMIT
+from noonday.domain.ranking import LATE_COMMIT, Ranks, by_time
 from noonday.store import Store, runs
 from noonday.store.wakeups import Wakeups
 
@@ -19,9 +19,10 @@ FULL_PASS_SEC: Final = 10.0
 class Retries:
     """Safe to run in any number of processes: each takes what the others have not locked."""
 
-    def __init__(self, store: Store, wakeups: Wakeups) -> None:
+    def __init__(self, store: Store, wakeups: Wakeups, ranks: Ranks = by_time) -> None:
         self._store = store
         self._wakeups = wakeups
+        self._ranks = ranks
         self._sleep_sec: float | None = None
         self._floor = EPOCH
         self._passed_at = 0.0
@@ -34,7 +35,7 @@ class Retries:
         """Make due runs READY, at most ``BATCH``; how many."""
         floor = self._start_at()
         async with self._store.transaction() as tx:
-            count = await runs.retry_due(tx, BATCH, floor)
+            count = await runs.retry_due(tx, BATCH, floor, ranks=self._ranks)
             following = await runs.next_retry(tx, floor)
             now = await tx.clock()
         # Entries of runs that wait no more are passed over once, not at every look.

@@ -8,7 +8,7 @@ transaction that takes effect only where nothing has changed meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, NamedTuple
@@ -19,11 +19,13 @@ import structlog
 
 from noonday.domain import schedule
 from noonday.domain.model import EPOCH, SHARDS, JobSpec, Once
-from noonday.domain.ranking import LATE_COMMIT
+from noonday.domain.ranking import LATE_COMMIT, Ranks, Work, by_time
 from noonday.store import (
     Row,
     Store,
+    Tx,
     batches,
+    dependencies,
     jobs,
     occurrences,
     partitions,
@@ -31,7 +33,9 @@ from noonday.store import (
     timers,
     workers,
 )
+from noonday.store.backlogs import Backlogs, Change
 from noonday.store.occurrences import Entry, Fired
+from noonday.store.runs import work_of
 from noonday.store.timers import Timer
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
@@ -57,6 +61,12 @@ class Due(NamedTuple):
     fired: Fired
     entries: tuple[Entry, ...]
     rearm: Timer | None
+    work: Work
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left of the job: it was a one-off one, and came too late."""
+        return self.rearm is None and all(entry.outcome is not None for entry in self.entries)
 
 
 class Unreadable(NamedTuple):
@@ -76,13 +86,22 @@ class Scheduler:
     """One scheduler process. Its ``id`` is random at each start."""
 
     def __init__(
-        self, store: Store, id: UUID, name: str, metrics: Metrics, wakeups: Wakeups
+        self,
+        store: Store,
+        id: UUID,
+        name: str,
+        metrics: Metrics,
+        wakeups: Wakeups,
+        ranks: Ranks = by_time,
+        backlogs: Backlogs | None = None,
     ) -> None:
+        self._backlogs = backlogs
         self._store = store
         self.id = id
         self._name = name
         self._metrics = metrics
         self._wakeups = wakeups
+        self._ranks = ranks
         self.epochs: dict[int, int] = {}
         self._trusted_until = 0.0
         self._floor = EPOCH
@@ -195,38 +214,69 @@ class Scheduler:
                 job_id = item.fired.job_id
                 unreadable.append(Unreadable.because(job_id, "refused by the database", result))
         if unreadable or stale:
-            await self._set_aside(unreadable, stale, epochs)
+            tenants = {row["job_id"]: row["tenant_id"] for row in due}
+            await self._set_aside(unreadable, stale, epochs, tenants)
 
     async def _write(self, epochs: dict[int, int], batch: Sequence[Due]) -> Sequence[None]:
         used = {item.fired.shard: item.fired.epoch for item in batch}
+        over = {item.fired.job_id: item.work.tenant_id for item in batch if item.is_over}
+        changes = Change(self._backlogs, over)
         async with self._store.transaction() as tx:
             await shards.fence(tx, self.id, used)
+            await changes.begin(tx)
+            now = await tx.moment()
             written = await occurrences.materialize(
                 tx,
                 [item.fired for item in batch],
-                [entry for item in batch for entry in item.entries],
+                self._rank(batch, now),
                 [item.rearm for item in batch if item.rearm is not None],
-                await tx.moment(),
+                now,
             )
+            await changes.end(tx)
+        changes.note()
         self._metrics.materialized(written["ready"], written["missed"], written["skipped"])
         if written["ready"]:
             self._wakeups.runs()
         return [None] * len(batch)
 
+    def _rank(self, batch: Sequence[Due], now: datetime) -> list[Entry]:
+        """The entries of a batch; those that become runs know where they queue."""
+        opened = [item for item in batch if item.entries and item.entries[-1].outcome is None]
+        given = iter(self._ranks([item.work for item in opened], now))
+        return [
+            entry._replace(rank=next(given)) if entry.outcome is None else entry
+            for item in batch
+            for entry in item.entries
+        ]
+
     async def _set_aside(
-        self, unreadable: Sequence[Unreadable], stale: Sequence[Row], epochs: dict[int, int]
+        self,
+        unreadable: Sequence[Unreadable],
+        stale: Sequence[Row],
+        epochs: dict[int, int],
+        tenants: Mapping[UUID, int],
     ) -> None:
         """Suspend the jobs that cannot be computed, drop timers that no job stands behind."""
+        changes = Change(self._backlogs, {job: tenants[job] for job, _ in unreadable})
         async with self._store.transaction() as tx:
             await shards.fence(tx, self.id, epochs)
+            await changes.begin(tx)
             for job_id, reason in unreadable:
                 if await jobs.suspend(tx, job_id, reason):
-                    await timers.disarm(tx, job_id)
+                    await self._disarm(tx, job_id)
                     self._metrics.job_suspended()
                     log.error("job.suspended", job_id=str(job_id), reason=reason)
             await occurrences.drop_stale(
                 tx, [(r["job_id"], r["due_at"], r["schedule_version"], r["seq"]) for r in stale]
             )
+            await changes.end(tx)
+        changes.note()
+
+    async def _disarm(self, tx: Tx, job_id: UUID) -> None:
+        """What waits for a job that will not run waits for nothing more."""
+        armed = await timers.disarm(tx, job_id)
+        if armed is not None and armed["awaited"]:
+            await dependencies.note(tx, [(job_id, armed["occurrence_at"], "FAILED")])
 
 
 def plan(row: Row, epoch: int, now: datetime, limit: int) -> Due | Unreadable:
@@ -251,4 +301,4 @@ def plan(row: Row, epoch: int, now: datetime, limit: int) -> Due | Unreadable:
         seq = row["seq"] + len(entries)
         rearm = Timer(job_id, at, at + jitter, row["schedule_version"], seq, row["shard"])
     fired = Fired(job_id, row["due_at"], row["schedule_version"], row["seq"], row["shard"], epoch)
-    return Due(fired, tuple(entries), rearm)
+    return Due(fired, tuple(entries), rearm, work_of(row))

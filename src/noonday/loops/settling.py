@@ -16,6 +16,8 @@ from noonday.domain.model import Outcome
 from noonday.loops import tally
 from noonday.loops.flight import Flight
 from noonday.store import Store, Tx, batches, executions, settlements
+from noonday.store.backlogs import Backlogs
+from noonday.store.endings import Endings
 from noonday.store.runs import Held
 from noonday.store.settlements import Settlement
 from noonday.telemetry import Metrics
@@ -34,14 +36,21 @@ class Settling:
     """
 
     def __init__(
-        self, store: Store, metrics: Metrics, flights: MutableMapping[Held, Flight]
+        self,
+        store: Store,
+        metrics: Metrics,
+        flights: MutableMapping[Held, Flight],
+        backlogs: Backlogs | None = None,
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._flights = flights
+        self._backlogs = backlogs
         self._unsettled: list[tuple[Flight, Outcome]] = []
         self.wake: Callable[[], None] = lambda: None
         """Called when outcomes wait to be written."""
+        self.made_room: Callable[[], None] = lambda: None
+        """Called when runs of a lane with a cap were settled: others may start, anywhere."""
 
     @property
     def waiting(self) -> int:
@@ -77,6 +86,8 @@ class Settling:
             raise
         for (flight, _), item, result in zip(batch, items, results, strict=True):
             self._note(flight, item, result)
+        if any(flight.capped for flight, _ in batch):
+            self.made_room()
         return len(batch)
 
     def _decide(self, flight: Flight, outcome: Outcome) -> Settlement:
@@ -98,8 +109,20 @@ class Settling:
         async with self._store.transaction() as tx:
             done = await executions.written(tx, doubtful) if doubtful else set()
             items = await self._explained(tx, items)
-            done |= await settlements.apply(tx, [item for item in items if item.held not in done])
+            written = await settlements.apply(tx, [item for item in items if item.held not in done])
+            ended = await self._ended(tx, [item for item in items if item.held in written])
+        ended.note()
+        done |= written
         return [item.held in done for item in items]
+
+    async def _ended(self, tx: Tx, written: Sequence[Settlement]) -> Endings:
+        """One-off jobs of which that was the last word, where they are counted."""
+        endings = Endings(self._backlogs)
+        for item in written:
+            flight = self._flights[item.held]
+            endings.add(flight.lease.tenant_id, item, flight.spec.schedule)
+        await endings.look(tx)
+        return endings
 
     async def _explained(self, tx: Tx, items: Sequence[Settlement]) -> Sequence[Settlement]:
         """Where the receiver says that it had done it before: why that is."""

@@ -1,7 +1,8 @@
-"""Vitals: each process says every few seconds how it does, for the alerts.
+"""Vitals: each process says every few seconds how it does, for the alerts and for scaling.
 
 Counts are differences between what the metrics say now and what they said a window ago, so that
-whoever evaluates needs neither Prometheus nor the history of attempts.
+whoever evaluates needs neither Prometheus nor the history of attempts; what was done in each lane
+is counted since the start.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
+from noonday.domain.flow import Work
 from noonday.domain.vitals import WINDOW, Vitals, p99
 from noonday.store import Store, workers
 from noonday.telemetry import Metrics, Totals
@@ -51,10 +53,13 @@ class Reporter:
             self._past.popleft()
         before = self._past[0][1] if self._past else Totals()
         self._past.append((now, totals))
-        return _between(before, totals, tuple(self._stalled()))
+        works = {lane: Work(*work) for lane, work in self._metrics.works().items()}
+        return _between(before, totals, tuple(self._stalled()), works)
 
 
-def _between(before: Totals, now: Totals, stalled: tuple[str, ...]) -> Vitals:
+def _between(
+    before: Totals, now: Totals, stalled: tuple[str, ...], works: dict[str, Work]
+) -> Vitals:
     old = before.ticks or [(bound, 0.0) for bound, _ in now.ticks]
     ticks = [
         (bound, count - less) for (bound, count), (_, less) in zip(now.ticks, old, strict=True)
@@ -70,4 +75,5 @@ def _between(before: Totals, now: Totals, stalled: tuple[str, ...]) -> Vitals:
         int(now.unexplained - before.unexplained),
         {loop: count for loop, count in errors.items() if count},
         stalled,
+        works,
     )

@@ -1,6 +1,6 @@
 """The worker: claims READY runs up to its free slots and carries them out.
 
-Three loops share the table of attempts in flight: ``tick`` claims, for each lane on its own;
+Three loops share the table of attempts in flight: ``tick`` claims, for each pool on its own;
 ``settling`` writes outcomes in batches, ``beats`` extends leases and aborts what is no longer held.
 The worker trusts its own lease for a little less long than the database does: from before it
 asked for it, less a margin.
@@ -9,16 +9,19 @@ asked for it, less a margin.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 import structlog
 
+from noonday.domain import pools
 from noonday.domain.breaker import pauses
 from noonday.domain.errors import BlobMissing, SecretUnreadable, StoreUnavailable
+from noonday.domain.fair import Ranker
 from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import (
     EPOCH,
@@ -30,23 +33,29 @@ from noonday.domain.model import (
     OutcomeKind,
     Reading,
 )
-from noonday.domain.ranking import AGEING_STEP, Floors
+from noonday.domain.ranking import Band, Floors, Span, is_queued
 from noonday.executors import Executor
 from noonday.loops.beats import Beats
 from noonday.loops.breakers import Breakers
+from noonday.loops.costs import Costs
 from noonday.loops.flight import Flight
-from noonday.loops.pool import Pool
+from noonday.loops.pool import Pool, Served
+from noonday.loops.rates import Rates
 from noonday.loops.settling import Settling
 from noonday.store import (
     Row,
     Store,
+    Tx,
+    lanes,
     runs,
     settlements,
     workers,
 )
+from noonday.store.backlogs import Backlogs
 from noonday.store.blobs import BlobStore
 from noonday.store.cancels import Asked
-from noonday.store.runs import Held
+from noonday.store.lanes import Lanes, Refused
+from noonday.store.runs import Claimed, Held
 from noonday.store.settlements import Settlement
 from noonday.store.signing import SigningKeys
 from noonday.telemetry import Metrics
@@ -73,6 +82,24 @@ class _Taken(NamedTuple):
     fault: str | None
 
 
+class _Took(NamedTuple):
+    """What a claim came to."""
+
+    claimed: Claimed
+    taken: list[_Taken]
+    held: set[Held]
+    """Those of them that were put on hold."""
+    clock: datetime
+
+
+class _NothingClaimed(Exception):
+    """Ends the transaction of a claim that took nothing; ``more``: it may do so presently."""
+
+    def __init__(self, *, more: bool) -> None:
+        super().__init__()
+        self.more = more
+
+
 class Worker:
     """One worker process. Its ``id`` is random at each start, so it never vouches for a lease
     that an earlier process of the same name took."""
@@ -88,99 +115,205 @@ class Worker:
         blobs: BlobStore,
         keys: SigningKeys,
         metrics: Metrics,
-        slots: Mapping[str, int],
+        plan: Sequence[pools.Pool],
         pauses: Sequence[timedelta] = tuple(pauses()),
+        backlogs: Backlogs | None = None,
+        ranker: Ranker | None = None,
     ) -> None:
-        """``slots``: how many attempts to carry out at the same time, by lane. A lane without
-        slots is not served. ``pauses``: for how long a target that fails is left alone."""
+        """``plan``: how many attempts to carry out at the same time, and of which lanes.
+        ``pauses``: for how long a target that fails is left alone. ``ranker``: where this process
+        learns of lanes and costs, kept up to date by somebody."""
         self.id = id
         self._store = store
         self._executors = executors
         self._blobs = blobs
         self._keys = keys
         self._metrics = metrics
+        self._ranker = ranker or Ranker()
         self._flights: dict[Held, Flight] = {}
-        self.pools = {lane: Pool(lane, count) for lane, count in slots.items() if count}
+        named = pools.named(plan)
+        self.pools = {pool.name: Pool(pool, named) for pool in plan if pool.slots}
+        self._lanes = Lanes(store)
         self.breakers = Breakers(store, metrics, pauses)
-        self.settling = Settling(store, metrics, self._flights)
+        self.costs = Costs(store, self._ranker.cost)
+        self.rates = Rates(store, metrics)
+        self.settling = Settling(store, metrics, self._flights, backlogs)
         self.beats = Beats(beat_store, id, name, metrics, self._flights, self.pools)
+        self._ending = False
         self.wake_claim: Callable[[str], None] = _nobody
-        """Called with a lane when slots of it have become free while more of its runs wait."""
+        """Called with a pool when slots of it have become free while more runs wait for them."""
 
     # --- claim ----------------------------------------------------------------------------
 
-    async def tick(self, *lanes: str) -> int:
-        """Claim up to the free slots of ``lanes``, or of all, and start what was claimed, but for
+    async def tick(self, *names: str) -> int:
+        """Claim up to the free slots of these pools, or of all, and start what was claimed, but for
         what is put on hold; how many were claimed."""
         claimed = 0
-        for lane in lanes or self.pools:
-            claimed += await self._fill(self.pools[lane])
+        for name in names or self.pools:
+            claimed += await self._fill(self.pools[name])
         return claimed
 
     async def _fill(self, pool: Pool) -> int:
         # (Mute: a lease that cannot be extended would end as one more attempt.)
-        if self.beats.stopping or self.beats.mute or self.settling.is_full:
+        if self._ending or self.beats.mute or self.settling.is_full:
             return 0
-        if pool.in_doubt:
-            await self._let_go_of_unknown(pool)
-        if not pool.may_claim():
-            return 0
-        return await self._claim(pool, min(pool.free, CLAIM_BATCH))
+        claimed, failed = 0, None
+        for lane in pool.doubtful:
+            try:
+                await self._let_go_of_unknown(lane)
+            except StoreUnavailable as error:
+                failed = error
+        if not self.beats.stopping and pool.may_claim():
+            waiting = [lane for lane in await self._waiting(pool) if not lane.in_doubt]
+            # What one lane has no use for is dealt out again.
+            while shares := pool.shares(waiting, CLAIM_BATCH):
+                left = []
+                for lane in waiting:
+                    share, taken = shares.get(lane.name, 0), 0
+                    try:
+                        taken = await self._claim(pool, lane, share) if share else 0
+                    except StoreUnavailable as error:
+                        failed = error
+                    claimed += taken
+                    if not share or (taken and lane.more):
+                        left.append(lane)
+                if self._claims_nothing or len(left) == len(waiting):
+                    break
+                waiting = left
+        if failed is not None:
+            raise failed
+        return claimed
 
-    async def _claim(self, pool: Pool, limit: int) -> int:
-        asked, used = pool.claiming(), pool.floors.each()
+    @property
+    def _claims_nothing(self) -> bool:
+        return self.beats.stopping or self.beats.mute or self.settling.is_full
+
+    async def _waiting(self, pool: Pool) -> list[Served]:
+        """The lanes of a pool in which runs wait, or may."""
+        if pool.is_alone:
+            return pool.serving
+        pool.serve(await self._lanes.known())
+        unknown = [lane for lane in pool.serving if not lane.more]
+        if unknown:
+            pool.looked()
+            await self._look(unknown)
+        return [lane for lane in pool.serving if lane.more]
+
+    async def _look(self, unknown: Sequence[Served]) -> None:
+        used = {lane.name: lane.floors.each() for lane in unknown}
         async with self._store.transaction() as tx:
-            claimed = await runs.claim(tx, pool.lane, used, limit, AGEING_STEP, self.id)
-            taken = [_taken(row, asked) for row in claimed.rows]
-            held = await self.breakers.hold(tx, [each.flight for each in taken])
             clock = await tx.clock()
-        if self.beats.stopping:
+            found = await runs.look(tx, used)
+        for lane in unknown:
+            lowest = found.get(lane.name, {})
+            lane.more = bool(lowest)
+            if not lane.more:
+                lane.order.claimed({}, clock, everything=True)
+            lane.floors.claimed(
+                used[lane.name], lowest, clock, everything=True, tags=lane.order.start
+            )
+
+    async def _claim(self, pool: Pool, lane: Served, limit: int) -> int:
+        asked, used = pool.claiming(lane), lane.floors.each()
+        try:
+            async with self._store.transaction() as tx:
+                took = await self._take(tx, pool, lane, used, limit, asked)
+        except _NothingClaimed as nothing:
+            lane.in_doubt, lane.more = False, nothing.more
+            return 0
+        if self._ending:
             return 0  # nobody would wait for these any more: `leave` hands them back
         # Not before the commit: by its time we look for what an unknown claim took.
-        pool.claimed(clock, drained=claimed.drained)
-        self._note_ranks(pool.lane, claimed.rows)
-        pool.floors.claimed(used, claimed.lowest, clock, everything=claimed.saw_all)
+        lane.claimed(took.clock, more=not took.claimed.drained)
+        self._note_ranks(lane.name, took.claimed.rows)
+        everything = took.claimed.saw_all
+        lane.order.claimed(took.claimed.left, took.clock, everything=everything)
+        lane.floors.claimed(
+            used, took.claimed.lowest, took.clock, everything=everything, tags=lane.order.start
+        )
+        for each in took.taken:
+            if each.flight.held not in took.held:
+                self._start(each, pool, lane)
+        return len(took.taken)
+
+    async def _take(
+        self,
+        tx: Tx,
+        pool: Pool,
+        lane: Served,
+        used: Sequence[Span],
+        limit: int,
+        asked: float,
+    ) -> _Took:
+        """Claim as much as the lane lets; raises :class:`_NothingClaimed` when that is nothing."""
+        entry = await lanes.enter(tx, lane.name, limit)
+        if isinstance(entry, Refused):
+            raise _NothingClaimed(more=entry.soon)
+        if not entry.room:
+            raise _NothingClaimed(more=False)  # woken when there is some
+        lane.order.ageing_sec = entry.ageing_sec
+        claimed = await runs.claim(tx, lane.name, lane.order.ranges(used), entry.room, self.id)
+        await lanes.note_claimed(tx, lane.name, entry, claimed.rows)
+        taken = [_taken(row, asked) for row in claimed.rows]
         for each in taken:
-            if each.flight.held not in held:
-                self._start(each, pool)
-        return len(taken)
+            each.flight.capped = entry.spans is not None
+        held = await self._hold(tx, [each.flight for each in taken], pool)
+        clock = await lanes.as_entered(tx, lane.name, entry)
+        if clock is None:
+            raise _NothingClaimed(more=True)
+        return _Took(claimed, taken, held, clock)
+
+    async def _hold(self, tx: Tx, flights: Sequence[Flight], pool: Pool) -> set[Held]:
+        """Put back what may not be sent now; which."""
+        held = await self.breakers.hold(tx, flights)
+        # Last of all: whoever takes of the same rate waits for this transaction to end.
+        free = [flight for flight in flights if flight.held not in held]
+        return held | await self.rates.hold(tx, free, pool.room)
 
     def _note_ranks(self, lane: str, rows: Sequence[Row]) -> None:
         for row in rows:
-            name = f"{lane}:{row['priority']}"
+            band = Band(row["priority"], is_queued(row["rank"]))
+            name = workers.granted_key(lane, band)
             self.beats.granted[name] = max(row["rank"], self.beats.granted.get(name, row["rank"]))
 
-    async def _let_go_of_unknown(self, pool: Pool) -> None:
+    async def _let_go_of_unknown(self, lane: Served) -> None:
         """The answer to a claim was lost: hand back what we hold without knowing of it.
 
         What is in flight is known, whatever the database's clock says after a failover.
         """
         async with self._store.transaction() as tx:
-            found = await runs.held_since(tx, pool.lane, pool.floors.each(), self.id, pool.clock)
+            found = await runs.held_since(tx, lane.name, lane.floors.each(), self.id, lane.clock)
             unknown = found - self._flights.keys()
             await settlements.apply(tx, [Settlement(held, *_UNKNOWN) for held in unknown])
-        pool.in_doubt = False
+        lane.in_doubt = False
 
     async def sweep(self) -> int:
         """Look below the floors for what was committed later than anything should be."""
-        for pool in self.pools.values():
+        for lane in self._served:
             async with self._store.transaction() as tx:
-                found = await runs.lowest_ready(tx, pool.lane, Floors().each())
-            for row in found:
-                if row["rank"] is not None and pool.floors.lower(row["priority"], row["rank"]):
+                found = await runs.lowest_ready(tx, lane.name, Floors().each())
+            for band, rank in found.items():
+                if lane.floors.lower(band, rank):
                     self._metrics.straggler("runs")
         return 0
 
+    @property
+    def _served(self) -> list[Served]:
+        return [lane for pool in self.pools.values() for lane in pool.lanes.values()]
+
     # --- carry out ------------------------------------------------------------------------
 
-    def _start(self, taken: _Taken, pool: Pool) -> None:
+    def _start(self, taken: _Taken, pool: Pool, lane: Served) -> None:
         flight = taken.flight
         self._flights[flight.held] = flight
-        pool.busy += 1
+        lane.began()
+        self._metrics.began(lane.name)
         if flight.lease.attempt == 1:
             self._metrics.started((flight.lease.leased_at - flight.lease.due_at).total_seconds())
+        if flight.not_before is not None:
+            pool.waits(flight.not_before)
         flight.task = asyncio.create_task(self._carry_out(*taken))
-        flight.task.add_done_callback(lambda task: self._landed(flight, task, pool))
+        flight.task.add_done_callback(lambda task: self._landed(flight, task, pool, lane))
         flight.watch(self.beats.overdue)
 
     async def _carry_out(self, flight: Flight, row: Row, fault: str | None) -> Outcome:
@@ -195,8 +328,10 @@ class Worker:
             return Outcome(OutcomeKind.TRANSIENT, error=str(error))
         except StoreUnavailable:
             return Outcome(OutcomeKind.NOT_SENT)
+        await flight.wait()
         outcome = await self._execute(flight, attempt)
         self.breakers.note(flight, outcome)
+        self.rates.note(flight, outcome)
         return outcome
 
     async def _execute(self, flight: Flight, attempt: Attempt) -> Outcome:
@@ -238,11 +373,17 @@ class Worker:
             clock=Reading(lease.leased_at.timestamp(), flight.asked, flight.claimed),
         )
 
-    def _landed(self, flight: Flight, task: asyncio.Task[Outcome], pool: Pool) -> None:
+    def _landed(
+        self, flight: Flight, task: asyncio.Task[Outcome], pool: Pool, lane: Served
+    ) -> None:
         flight.unwatch()
-        pool.busy -= 1
+        lane.landed()
+        if flight.sent.maybe and flight.target is not None:
+            took = time.monotonic() - flight.claimed
+            self.costs.note(flight.lease.tenant_id, flight.target.host, took)
+        self._metrics.landed(lane.name)
         if pool.more:
-            self.wake_claim(pool.lane)
+            self.wake_claim(pool.name)
         if flight.lost:
             self._flights.pop(flight.held, None)
             return
@@ -250,12 +391,23 @@ class Worker:
 
     # --- shutdown -------------------------------------------------------------------------
 
+    def retire(self, wanted: bool) -> None:
+        """Claim no more, and be :attr:`idle` when the last run has ended, however long that takes;
+        or claim again, since it is needed after all."""
+        self.beats.stopping = wanted or self._ending
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing left to do, as it claims no more."""
+        doubt = any(lane.in_doubt for lane in self._served)
+        return self.beats.stopping and not (self._flights or self.settling.waiting or doubt)
+
     async def stop(self, grace_sec: float) -> None:
         """Claim no more, let finish what fits into the grace period, and stop the rest.
 
         Outcomes go on being settled meanwhile; :meth:`leave` comes after.
         """
-        self.beats.stopping = True
+        self._ending = self.beats.stopping = True
         await self._wait(grace_sec)
         for flight in self._flights.values():
             if not flight.landed:
@@ -271,9 +423,9 @@ class Worker:
         """Write what is left, hand back what we hold without knowing of it, and go."""
         while self.settling.waiting:
             await self.settling.tick()
-        for pool in self.pools.values():
-            if pool.in_doubt:
-                await self._let_go_of_unknown(pool)
+        for lane in self._served:
+            if lane.in_doubt:
+                await self._let_go_of_unknown(lane)
         async with self._store.transaction() as tx:
             await workers.gone(tx, self.id)
 

@@ -66,11 +66,16 @@ class Connection(Protocol):
 class Tx:
     """An open transaction. ``now`` is the bound test time, or None: then Postgres tells it."""
 
-    __slots__ = ("_connection", "now")
+    __slots__ = ("_connection", "caps", "now", "wakes")
 
     def __init__(self, connection: Connection, now: datetime | None = None) -> None:
         self._connection = connection
         self.now = now
+        self.wakes: set[str] = set()
+        """Kinds of wake-ups that are due once this is committed."""
+        self.caps: set[str] = set()
+        """Caps under which it leaves runs waiting, or of which it has freed slots. What holds or
+        frees runs notes them here; the store passes them on once it is committed."""
 
     async def rows(self, statement: str, *args: Any) -> list[Row]:
         """All rows of ``statement``."""
@@ -151,6 +156,11 @@ class Store:
         self._direct_dsn = direct_dsn
         self.now: datetime | None = None
         """Bound by tests; in service always None."""
+        self.wake: Callable[[str], None] = lambda _: None
+        """Called with each kind of wake-up that a transaction asked for, once it is committed."""
+        self.caps_moved: Callable[[set[str]], None] = lambda _: None
+        """Called after a commit with the caps that the transaction has noted: somebody who waits
+        for one of them may have a slot now."""
 
     @classmethod
     async def open(
@@ -195,13 +205,20 @@ class Store:
                 transaction = connection.transaction()
                 try:
                     await transaction.start()
-                    yield Tx(connection, self.now)
+                    tx = Tx(connection, self.now)
+                    yield tx
                 except BaseException:
                     await _roll_back(connection, transaction)
                     raise
-            await _commit(transaction)
+            try:
+                await _commit(transaction)
+            finally:
+                if tx.caps:  # also where nobody knows: a look too many costs little
+                    self.caps_moved(tx.caps)
         finally:
             await _release(self._pool, connection)
+        for kind in tx.wakes:
+            self.wake(kind)
 
     @asynccontextmanager
     async def direct(self) -> AsyncIterator[DirectConnection]:

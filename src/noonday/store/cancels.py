@@ -16,8 +16,16 @@ import msgspec
 from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import JobSpec, Kind, RunKey
-from noonday.store import Row, Tx, columns, jobs, occurrences, timers
-from noonday.store.runs import FIND, KEY_INPUT, SAME_RUN, Held, bounds, held_key, insert_letter
+from noonday.store import Row, Tx, columns, dependencies, jobs, occurrences, timers
+from noonday.store.runs import (
+    FIND,
+    KEY_INPUT,
+    SAME_RUN,
+    Held,
+    bounds,
+    held_key,
+    insert_letter,
+)
 
 MOST_CLOSED: Final = 10_000
 _OF_JOB: Final = (
@@ -34,8 +42,16 @@ _KILLED: Final = insert_letter(
     "(SELECT * FROM ended WHERE kills)", reason="'killed'", fingerprint="'killed'", error="e.why"
 )
 _GONE: Final = (
-    "r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version, r.payload_version"
+    "r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version,"
+    " r.payload_version, r.awaited, r.key_cap, r.host_cap, r.tenant_cap"
 )
+# How many ended, those whose children are to be told, and what they had slots of.
+_COUNTED: Final = """
+SELECT count(*) AS count,
+       array_agg((job_id, occurrence_at, kills)) FILTER (WHERE awaited) AS awaited,
+       array_agg(DISTINCT (key_cap, host_cap, tenant_cap))
+           FILTER (WHERE coalesce(key_cap, host_cap, tenant_cap) IS NOT NULL) AS caps
+FROM ended"""
 
 CANCEL: Final = f"""
 WITH ended AS (
@@ -43,7 +59,7 @@ WITH ended AS (
     RETURNING {_GONE}, $4::text AS why, $5::bool AS kills, coalesce($6, now()) AS clock
 ), ledger AS ({_LAST_WORD} AND ($2 IS NULL OR o.occurrence_at = $2)
 ), letter AS ({_KILLED})
-SELECT count(*) FROM ended
+{_COUNTED}
 """
 
 
@@ -62,7 +78,17 @@ class Which(NamedTuple):
 
 async def cancel(tx: Tx, which: Which, reason: str, *, kill: bool = False) -> int:
     """READY (held or not) and RETRYING → CANCELLED, or FAILED with a dead letter; how many."""
-    count: int = await tx.value(CANCEL, *which, reason, kill, tx.now)
+    return await _note(tx, await tx.one(CANCEL, *which, reason, kill, tx.now))
+
+
+async def _note(tx: Tx, ended: Row) -> int:
+    awaited = [
+        (job_id, occurrence_at, "FAILED" if kills else "CANCELLED")
+        for job_id, occurrence_at, kills in ended["awaited"] or ()
+    ]
+    await dependencies.note(tx, awaited)
+    tx.caps.update(cap for caps in ended["caps"] or () for cap in caps if cap is not None)
+    count: int = ended["count"]
     return count
 
 
@@ -113,28 +139,31 @@ async def cancel_job(tx: Tx, job: Row, reason: str, *, stop: bool = False) -> bo
     every = Which(job["id"])
     if job["state"] == "CANCELLED":
         return stop and await request(tx, every, reason, stop=True) > 0
-    disarmed = await timers.disarm(tx, job["id"])
-    if disarmed is not None:
-        await _close_overdue(tx, job, disarmed, reason)
+    # In this order: what waited no more when we came has its timer by now.
+    armed = await dependencies.stop_waiting(tx, job["id"]) or await timers.disarm(tx, job["id"])
+    if armed is not None:
+        outcome = await _close_overdue(tx, job, armed["occurrence_at"], reason)
+        if armed["awaited"]:
+            await dependencies.note(tx, [(job["id"], armed["occurrence_at"], outcome)])
     await lock(tx, every)
     running = await request(tx, every, reason, stop=stop)
     stopped = await cancel(tx, every, reason)
-    if job["schedule_type"] == "once" and not disarmed and not running and not stopped:
+    if job["schedule_type"] == "once" and armed is None and not running and not stopped:
         return False
     return await jobs.cancel(tx, job["id"], reason)
 
 
-async def _close_overdue(tx: Tx, job: Row, at: datetime, reason: str) -> None:
+async def _close_overdue(tx: Tx, job: Row, at: datetime, reason: str) -> str:
     """What fell due before the end of its job and was not fired yet is on record as well, at most
     ``MOST_CLOSED`` of it: as missed where it would have been, and the one that would have run as
-    cancelled."""
+    cancelled. What a one-off job has come to by that."""
     now = await tx.moment()
     try:
         wanted = msgspec.json.decode(job["spec"], type=JobSpec).schedule
         delay = schedule.jitter(job["id"], wanted.jitter_sec)
         plan = schedule.plan(wanted, at, job["id"], now, MOST_CLOSED)
     except (msgspec.MsgspecError, ScheduleError):
-        return  # nobody can say what was due
+        return "CANCELLED"  # nobody can say what was due
     closed: list[tuple[datetime, str, str]] = [
         (missed, "MISSED", why) for missed, why in plan.missed
     ]
@@ -142,6 +171,7 @@ async def _close_overdue(tx: Tx, job: Row, at: datetime, reason: str) -> None:
         closed.append((plan.fire, "CANCELLED", reason))
     if closed:
         await occurrences.close(tx, job["id"], job["tenant_id"], delay, closed, now)
+    return closed[-1][1] if closed else "CANCELLED"
 
 
 ASKED: Final = """
@@ -186,7 +216,7 @@ WITH ended AS (
               coalesce($5, now()) AS clock
 ), ledger AS ({_LAST_WORD} AND o.occurrence_at >= $6 AND o.occurrence_at <= $7
 ), letter AS ({_KILLED})
-SELECT count(*) FROM ended
+{_COUNTED}
 """
 
 
@@ -195,5 +225,4 @@ async def end(tx: Tx, leases: Sequence[Held]) -> int:
     ran; how many."""
     if not leases:
         return 0
-    count: int = await tx.value(END, *columns(leases, 4), tx.now, *bounds(leases))
-    return count
+    return await _note(tx, await tx.one(END, *columns(leases, 4), tx.now, *bounds(leases)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 from noonday.domain.model import RunKey
-from noonday.store import Tx, columns
+from noonday.store import Tx, caps, columns
 from noonday.store.runs import SAME_RUN, bounds, key_of
 
 # Of a job that does not overlap itself one run at a time: none beside an unfinished one, and the
@@ -15,9 +16,10 @@ from noonday.store.runs import SAME_RUN, bounds, key_of
 # reopened.
 REPLAY: Final = f"""
 WITH letter AS MATERIALIZED (
-    SELECT d.*, j.lane, j.priority, coalesce($7, now()) AS clock,
+    SELECT d.*, j.lane, j.priority, j.concurrency_key, i.rank, coalesce($7, now()) AS clock,
            coalesce(j.spec #>> '{{schedule,overlap}}', 'allow') = 'allow' AS overlaps
-    FROM unnest($1::uuid[], $2::timestamptz[], $3::int[]) AS i(job_id, occurrence_at, kind)
+    FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $10::timestamptz[])
+         AS i(job_id, occurrence_at, kind, rank)
     JOIN dead_letters AS d ON {SAME_RUN.format("d", "i")}
     JOIN jobs AS j ON j.id = d.job_id
     WHERE d.tenant_id = $4 AND d.state = 'DEAD' AND (d.replayed_at IS NULL OR $5)
@@ -39,24 +41,33 @@ WITH letter AS MATERIALIZED (
     RETURNING o.job_id, o.occurrence_at, o.kind
 ), run AS (
     INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority,
-                      rank, claimable, state, due_at, ready_at, attempt, lease_version)
-    SELECT c.job_id, c.occurrence_at, c.kind, c.tenant_id, c.payload_version, c.lane, c.priority,
-           c.clock, true, 'READY', c.clock, c.clock, c.attempts, c.lease_version
-    FROM chosen AS c JOIN ledger AS l ON {SAME_RUN.format("l", "c")}
-    RETURNING job_id, occurrence_at, kind, ready_at
+                      rank, state, due_at, ready_at, attempt, lease_version, {caps.COLUMNS})
+    SELECT o.job_id, o.occurrence_at, o.kind, o.tenant_id, o.payload_version, o.lane, o.priority,
+           coalesce(o.rank, o.clock), 'READY', o.clock, o.clock, o.attempts, o.lease_version,
+           {caps.VALUES}
+    FROM chosen AS o JOIN ledger AS l ON {SAME_RUN.format("l", "o")} {caps.of("o")}
+    RETURNING job_id, occurrence_at, kind, ready_at, hold_key
 ), noted AS (
     UPDATE dead_letters AS d
     SET state = 'REPLAYED', replayed_at = r.ready_at, replay_id = $6, replay_outcome = NULL
     FROM run AS r WHERE {SAME_RUN.format("d", "r")}
 )
-SELECT job_id, occurrence_at, kind FROM run
+SELECT job_id, occurrence_at, kind, hold_key FROM run
 """
 
 
 async def replay(
-    tx: Tx, letters: Sequence[RunKey], tenant_id: int, replay_id: UUID, *, again: bool = False
+    tx: Tx,
+    letters: Sequence[RunKey],
+    tenant_id: int,
+    replay_id: UUID,
+    *,
+    again: bool = False,
+    ranks: Sequence[datetime] | None = None,
 ) -> set[RunKey]:
     """FAILED → READY: the same runs, with a fresh budget; those that were reopened.
+
+    ``ranks`` says where each of them queues; None: by the time at which it is written.
 
     Left as they are: letters that do not lie there any more or were replayed before (unless
     ``again``), those that an earlier replay has still to count, those of cancelled jobs, those
@@ -66,8 +77,10 @@ async def replay(
     if not letters:
         return set()
     rows = await tx.rows(
-        REPLAY, *_keys(letters), tenant_id, again, replay_id, tx.now, *bounds(letters)
-    )
+        REPLAY, *_keys(letters), tenant_id, again, replay_id, tx.now, *bounds(letters),
+        ranks or [None] * len(letters),
+    )  # fmt: skip
+    tx.caps.update(row["hold_key"] for row in rows if row["hold_key"] is not None)
     return {key_of(row) for row in rows}
 
 

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
-from noonday.store import Row, Tx
+from noonday.store import Row, Tx, rates
 
 LANES: Final = """
-SELECT lane, count(*) FILTER (WHERE ready) AS ready,
-       coalesce(extract(epoch FROM max(now - ready_at) FILTER (WHERE ready)), 0)::float8
-           AS oldest_age_sec,
-       count(*) FILTER (WHERE running) AS running,
-       count(*) FILTER (WHERE running AND locked_until < now) AS past_lease,
-       greatest(coalesce(extract(epoch FROM max(now - locked_until) FILTER (WHERE running)), 0),
-                0)::float8 AS past_lease_sec
-FROM (SELECT *, state = 'READY' AND claimable AS ready, state = 'RUNNING' AS running,
-             coalesce($1, now()) AS now FROM runs) AS run
-GROUP BY lane
+SELECT l.name AS lane, l.objective_sec, l.paused_at IS NOT NULL AS paused,
+       l.shed_at IS NOT NULL AS shed, coalesce(ready, 0) AS ready,
+       coalesce(oldest_age_sec, 0) AS oldest_age_sec, coalesce(running, 0) AS running,
+       coalesce(past_lease, 0) AS past_lease, coalesce(past_lease_sec, 0) AS past_lease_sec
+FROM lanes AS l LEFT JOIN (
+    SELECT lane, count(*) FILTER (WHERE ready) AS ready,
+           extract(epoch FROM max(now - ready_at) FILTER (WHERE ready))::float8 AS oldest_age_sec,
+           count(*) FILTER (WHERE running) AS running,
+           count(*) FILTER (WHERE running AND locked_until < now) AS past_lease,
+           greatest(extract(epoch FROM max(now - locked_until) FILTER (WHERE running)),
+                    0)::float8 AS past_lease_sec
+    FROM (SELECT *, state = 'READY' AND claimable AS ready, state = 'RUNNING' AS running,
+                 coalesce($1, now()) AS now FROM runs) AS run
+    GROUP BY lane
+) AS counted ON counted.lane = l.name
+ORDER BY l.name
 """
 
 
 async def lanes(tx: Tx) -> list[Row]:
-    """Depth and oldest runnable age of each lane that has unfinished runs."""
+    """Depth and oldest runnable age of each lane, with its own objective and whether it waits."""
     return await tx.rows(LANES, tx.now)
 
 
@@ -45,6 +51,17 @@ HELD: Final = "SELECT hold, count(*) AS runs FROM runs WHERE hold_key IS NOT NUL
 async def held(tx: Tx) -> dict[str, int]:
     """How many runs are held, by the kind of hold."""
     return {row["hold"]: row["runs"] for row in await tx.rows(HELD)}
+
+
+SLOWED: Final = f"""
+SELECT count(*) FROM rates WHERE slowed < 1 AND {rates.SLOWED.format(now="$1")} < 1
+"""
+
+
+async def slowed(tx: Tx) -> int:
+    """How many hosts are called more slowly than their rates say, since they asked for it."""
+    count: int = await tx.value(SLOWED, tx.now)
+    return count
 
 
 # What was deleted since any of these began is still there for it to see, and every scan passes it.

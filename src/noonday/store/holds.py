@@ -9,8 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from noonday.domain.ranking import Ranks, by_time
 from noonday.store import Tx, columns
-from noonday.store.runs import FIND, GUARD, RETURNED, STILL, Held, held_key
+from noonday.store.runs import (
+    AGAIN,
+    CAPS,
+    FIND,
+    GUARD,
+    RANKED,
+    RETURNED,
+    STILL,
+    WORK,
+    Held,
+    freed,
+    ranked,
+    waited_for,
+)
 
 HOLD: Final = f"""
 WITH held AS MATERIALIZED (
@@ -27,46 +41,59 @@ UPDATE runs AS r
 SET state = 'READY', claimable = false, hold = h.hold, hold_key = h.hold_key,
     attempt = r.attempt - 1, worker_id = NULL, leased_at = NULL, locked_until = NULL
 FROM held AS h WHERE {STILL}
-RETURNING {RETURNED}
+RETURNING {RETURNED}, {CAPS}
 """
 
 
 async def hold(tx: Tx, leases: Sequence[tuple[Held, str, str]]) -> set[Held]:
     """RUNNING → READY, held: nothing was sent. Each lease with the kind of hold and its key."""
     batch = [(*held, kind, key) for held, kind, key in leases]
-    return {held_key(row) for row in await tx.rows(HOLD, *columns(batch, 6))}
+    return freed(tx, await tx.rows(HOLD, *columns(batch, 6)))
 
 
-# In the order in which they would have been claimed.
-ADMIT: Final = """
+# In the order in which they would have been claimed. (What waits for a slot is let go by `caps`.)
+CANDIDATES: Final = f"""
+SELECT {WORK} FROM (
+    SELECT *, ctid AS place FROM runs WHERE hold_key = $1 AND hold <> 'cap'
+    ORDER BY priority, ready_at LIMIT $2 FOR UPDATE SKIP LOCKED
+) AS r ORDER BY r.priority, r.ready_at
+"""
+ADMIT: Final = f"""
 UPDATE runs AS r
-SET hold = NULL, hold_key = NULL, claimable = true, rank = coalesce($3, now()),
-    ready_at = coalesce($3, now())
-WHERE r.ctid = ANY (ARRAY(
-    SELECT ctid FROM runs WHERE hold_key = $1
-    ORDER BY priority, ready_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+SET {AGAIN}, rank = i.rank, ready_at = $3
+{RANKED} AND r.hold IS NOT NULL
 """
 
 
-async def admit(tx: Tx, hold_key: str, limit: int) -> int:
-    """READY, held → READY for the first ``limit`` under a key; how many."""
-    return await tx.execute(ADMIT, hold_key, limit, tx.now)
+async def admit(tx: Tx, hold_key: str, limit: int, *, ranks: Ranks = by_time) -> int:
+    """READY, held → READY for the first ``limit`` under a key; how many. Those with a cap are held
+    on until they have a slot."""
+    rows = await tx.rows(CANDIDATES, hold_key, limit)
+    if not rows:
+        return 0
+    tx.caps.update(waited_for(rows))
+    now = await tx.clock()
+    return await tx.execute(ADMIT, *ranked(rows, ranks, now), now)
 
 
-# A skip scan: one look into the index for each key, however many runs it holds.
-KEYS: Final = """
+# A skip scan: one look into the index for each key, however many runs it holds. (Compared byte by
+# byte, what begins alike stands together.)
+_NEXT_KEY: Final = """
+    SELECT hold_key COLLATE "C" AS key FROM runs
+    WHERE hold_key COLLATE "C" > {0} AND hold_key COLLATE "C" < $3 AND hold_key IS NOT NULL
+    ORDER BY hold_key COLLATE "C" LIMIT 1"""
+KEYS: Final = f"""
 WITH RECURSIVE each AS (
-    (SELECT hold_key FROM runs WHERE hold_key IS NOT NULL AND hold_key > $1
-     ORDER BY hold_key LIMIT 1)
+    ({_NEXT_KEY.format("$1")})
     UNION ALL
-    SELECT (SELECT r.hold_key FROM runs AS r WHERE r.hold_key > each.hold_key
-            ORDER BY r.hold_key LIMIT 1)
-    FROM each WHERE each.hold_key IS NOT NULL
+    SELECT ({_NEXT_KEY.format("each.key")}) FROM each WHERE each.key IS NOT NULL
 )
-SELECT hold_key FROM each WHERE hold_key IS NOT NULL LIMIT $2
+SELECT key FROM each WHERE key IS NOT NULL LIMIT $2
 """
 
 
-async def keys(tx: Tx, after: str = "", limit: int = 1_000) -> list[str]:
-    """The keys under which runs are held, in order, from just after one."""
-    return [row["hold_key"] for row in await tx.rows(KEYS, after, limit)]
+async def keys(tx: Tx, prefix: str, after: str = "", limit: int = 1_000) -> list[str]:
+    """The keys under which runs are held and that begin with ``prefix``, which ends with a colon;
+    in order, from just after one."""
+    found = await tx.rows(KEYS, max(after, prefix), limit, prefix[:-1] + ";")
+    return [row["key"] for row in found]

@@ -32,22 +32,25 @@ class NewJob(NamedTuple):
     payload_bytes: int
     content_type: str
     traceparent: str | None
+    after: str | None = None
+    concurrency_key: str | None = None
 
 
 INSERT: Final = """
 INSERT INTO jobs (id, tenant_id, created_at, created_by, schedule_type, first_at, name, lane,
                   priority, lease_sec, target_host, labels, spec, secret_headers, payload,
-                  payload_ref, payload_bytes, content_type, traceparent)
+                  payload_ref, payload_bytes, content_type, traceparent, after, concurrency_key)
 SELECT * FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::text[], $5::text[],
                      $6::timestamptz[], $7::text[], $8::text[], $9::int[], $10::int[],
                      $11::text[], $12::json[], $13::json[], $14::bytea[], $15::bytea[],
-                     $16::text[], $17::int[], $18::text[], $19::text[])
+                     $16::text[], $17::int[], $18::text[], $19::text[], $20::json[],
+                     $21::text[])
 """
 
 
 async def insert(tx: Tx, jobs: Sequence[NewJob]) -> None:
     """Insert definitions; their timers or runs are written beside, in the same transaction."""
-    await tx.execute(INSERT, *columns(jobs, 19))
+    await tx.execute(INSERT, *columns(jobs, 20))
 
 
 EXISTING: Final = "SELECT id FROM jobs WHERE id = ANY($1::uuid[])"
@@ -61,7 +64,7 @@ async def existing(tx: Tx, ids: Sequence[UUID]) -> set[UUID]:
 _SHOWN: Final = """id, tenant_id, created_at, created_by, version, schedule_version, state,
        state_reason, state_changed_at, schedule_type, first_at, name, lane, priority, lease_sec,
        target_host, labels, spec, secret_headers IS NOT NULL AS has_secret_headers,
-       secret_headers, payload_bytes, payload_version, content_type"""
+       secret_headers, payload_bytes, payload_version, content_type, concurrency_key"""
 
 ONE: Final = f"SELECT {_SHOWN} FROM jobs WHERE id = $1 AND tenant_id = $2"
 

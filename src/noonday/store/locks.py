@@ -13,6 +13,7 @@ from noonday.store import Tx
 
 MIGRATIONS: Final = 0x6E6F6F6E646179
 SHARD: Final = 1
+TENANT: Final = 3  # 2: families, see `dependencies`
 
 SHARE_SHARDS: Final = (
     "SELECT pg_advisory_xact_lock_shared($1::int, shard) FROM unnest($2::int[]) AS shard"
@@ -26,6 +27,9 @@ FROM unnest($1::bigint[]) WITH ORDINALITY AS t(key, n) ORDER BY n
 WAIT_KEY: Final = "SELECT set_config('lock_timeout', '2s', true), pg_advisory_xact_lock($1)"
 
 
+OWN_KEY: Final = "SELECT pg_advisory_xact_lock($1::bigint)"
+
+
 async def share_shards(tx: Tx, shards: Sequence[int]) -> None:
     """Statement one of the fence: while this lasts, no shard of ours changes hands or jobs."""
     await tx.rows(SHARE_SHARDS, SHARD, sorted(shards))
@@ -34,6 +38,15 @@ async def share_shards(tx: Tx, shards: Sequence[int]) -> None:
 async def own_shard(tx: Tx, shard: int) -> None:
     """Keep every tick off a shard until the transaction ends: for changing a job, for takeover."""
     await tx.value(OWN_SHARD, SHARD, shard)
+
+
+OWN_TENANT: Final = "SELECT pg_advisory_xact_lock($1::int, $2::int)"
+
+
+async def own_tenant(tx: Tx, tenant_id: int) -> None:
+    """Be the only one who gives slots of a tenant's caps, until the transaction ends. What is
+    counted in a later statement is so."""
+    await tx.value(OWN_TENANT, TENANT, tenant_id)
 
 
 async def try_own_shard(tx: Tx, shard: int) -> bool:
@@ -49,6 +62,11 @@ async def try_keys(tx: Tx, keys: Sequence[int]) -> list[bool]:
 async def wait_key(tx: Tx, key: int) -> None:
     """Wait at most two seconds for ``key``; :class:`StoreUnavailable` when it stays taken."""
     await tx.value(WAIT_KEY, key)
+
+
+async def own_key(tx: Tx, key: int) -> None:
+    """Wait for ``key``; :class:`StoreUnavailable` when it stays taken for seconds."""
+    await tx.value(OWN_KEY, key)
 
 
 def hashed(*parts: object) -> int:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from noonday.store import Row, Tx, columns
+from noonday.store import Row, Tx, caps, columns, dependencies
 from noonday.store.timers import Timer
 
 
@@ -37,11 +37,13 @@ class Entry(NamedTuple):
     reason: str | None
     skip_overlap: bool
     """Skip it, rather than run it, while any run of the job is unfinished."""
+    rank: datetime | None = None
+    """Where its run queues; None: by the time at which it is written."""
 
 
 # An occurrence below the start of the ledger is not materialized: it may have run already and
 # been pruned. (Its timer goes on.)
-MATERIALIZE: Final = """
+MATERIALIZE: Final = f"""
 WITH fired AS (
     DELETE FROM timers AS t
     USING unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::int[], $6::bigint[])
@@ -50,12 +52,13 @@ WITH fired AS (
       AND t.schedule_version = f.schedule_version
       AND t.due_at >= $19 AND t.due_at <= $20
       AND j.id = f.job_id AND j.schedule_version = f.schedule_version AND j.state = 'ACTIVE'
-    RETURNING t.job_id, j.tenant_id, j.lane, j.priority, j.payload_version, f.epoch
+    RETURNING t.job_id, j.tenant_id, j.lane, j.priority, j.payload_version, f.epoch, t.awaited,
+              j.target_host, j.concurrency_key
 ), entry AS (
-    SELECT e.*, f.tenant_id, f.lane, f.priority, f.payload_version, f.epoch, busy.run
+    SELECT e.*, f.tenant_id, f.lane, f.priority, f.payload_version, f.epoch, f.awaited, busy.run
     FROM unnest($7::uuid[], $8::timestamptz[], $9::timestamptz[], $10::text[], $11::text[],
-                $12::bool[])
-         AS e(job_id, occurrence_at, due_at, outcome, reason, skip_overlap)
+                $12::bool[], $22::timestamptz[])
+         AS e(job_id, occurrence_at, due_at, outcome, reason, skip_overlap, rank)
     JOIN fired AS f ON f.job_id = e.job_id
     LEFT JOIN LATERAL (
         SELECT replace(r.job_id::text, '-', '') || '-' || substr('stb', r.kind + 1, 1)
@@ -75,11 +78,15 @@ WITH fired AS (
     RETURNING job_id, occurrence_at, due_at, outcome
 ), ready AS (
     INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority,
-                      rank, claimable, state, due_at, ready_at)
+                      rank, state, due_at, ready_at, awaited, {caps.COLUMNS})
     SELECT l.job_id, l.occurrence_at, 0, f.tenant_id, f.payload_version, f.lane, f.priority,
-           $21::timestamptz, true, 'READY', l.due_at, $21::timestamptz
-    FROM ledger AS l JOIN fired AS f ON f.job_id = l.job_id WHERE l.outcome IS NULL
-    RETURNING 1
+           coalesce(e.rank, $21::timestamptz), 'READY', l.due_at, $21::timestamptz,
+           f.awaited, {caps.VALUES}
+    FROM ledger AS l JOIN fired AS f ON f.job_id = l.job_id
+    JOIN entry AS e ON e.job_id = l.job_id AND e.occurrence_at = l.occurrence_at
+    {caps.of("f")}
+    WHERE l.outcome IS NULL
+    RETURNING hold_key
 ), armed AS (
     INSERT INTO timers (job_id, occurrence_at, due_at, schedule_version, seq, shard)
     SELECT a.job_id, a.occurrence_at, greatest(a.due_at, $21::timestamptz), a.schedule_version,
@@ -92,7 +99,11 @@ WITH fired AS (
 )
 SELECT (SELECT count(*) FROM fired) AS fired, (SELECT count(*) FROM ready) AS ready,
        (SELECT count(*) FROM ledger WHERE outcome = 'MISSED') AS missed,
-       (SELECT count(*) FROM ledger WHERE outcome = 'SKIPPED') AS skipped
+       (SELECT count(*) FROM ledger WHERE outcome = 'SKIPPED') AS skipped,
+       (SELECT array_agg((e.job_id, e.occurrence_at)) FROM entry AS e
+        WHERE e.awaited AND (e.outcome IS NOT NULL
+                             OR e.occurrence_at < (SELECT starts_at FROM ledger_start))) AS awaited,
+       (SELECT array_agg(DISTINCT hold_key) FROM ready WHERE hold_key IS NOT NULL) AS waited_for
 """
 
 
@@ -109,10 +120,14 @@ async def materialize(
     does nothing.
     """
     dues = [timer.due_at for timer in fired]
-    return await tx.one(
-        MATERIALIZE, *columns(fired, 6), *columns(entries, 6), *columns(rearm, 6),
-        min(dues), max(dues), now,
-    )  # fmt: skip
+    *told, ranks = columns(entries, 7)
+    written = await tx.one(
+        MATERIALIZE, *columns(fired, 6), *told, *columns(rearm, 6), min(dues), max(dues), now, ranks
+    )
+    missed = [(job_id, at, "MISSED") for job_id, at in written["awaited"] or ()]
+    await dependencies.note(tx, missed)
+    tx.caps.update(written["waited_for"] or ())
+    return written
 
 
 CLOCK: Final = "SELECT coalesce($1, now()) AS now, starts_at FROM ledger_start"
@@ -135,34 +150,44 @@ class Opening(NamedTuple):
     payload_version: int
     lane: str
     priority: int
+    rank: datetime | None = None
+    """Where its run queues; None: by the time at which it is written."""
+    target_host: str = ""
+    concurrency_key: str | None = None
 
 
-OPEN: Final = """
+OPEN: Final = f"""
 WITH ledger AS (
     INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materialized_at,
                              attempts)
-    SELECT job_id, occurrence_at, kind, tenant_id, due_at, $9::timestamptz, 0
+    SELECT job_id, occurrence_at, kind, tenant_id, due_at, $12::timestamptz, 0
     FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::timestamptz[])
          AS o(job_id, occurrence_at, kind, tenant_id, due_at)
     ON CONFLICT DO NOTHING
     RETURNING job_id, occurrence_at, kind
 )
 INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority, rank,
-                  claimable, state, due_at, ready_at)
+                  state, due_at, ready_at, {caps.COLUMNS})
 SELECT o.job_id, o.occurrence_at, o.kind, o.tenant_id, o.payload_version, o.lane, o.priority,
-       $9::timestamptz, true, 'READY', o.due_at, $9::timestamptz
+       coalesce(o.rank, $12::timestamptz), 'READY', o.due_at, $12::timestamptz,
+       {caps.VALUES}
 FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::timestamptz[], $6::int[],
-            $7::text[], $8::int[])
-     AS o(job_id, occurrence_at, kind, tenant_id, due_at, payload_version, lane, priority)
+            $7::text[], $8::int[], $9::timestamptz[], $10::text[], $11::text[])
+     AS o(job_id, occurrence_at, kind, tenant_id, due_at, payload_version, lane, priority, rank,
+          target_host, concurrency_key)
 JOIN ledger AS l ON l.job_id = o.job_id AND l.occurrence_at = o.occurrence_at AND l.kind = o.kind
+{caps.of("o")}
+RETURNING hold_key
 """
 
 
 async def open_now(tx: Tx, openings: Sequence[Opening], now: datetime) -> int:
-    """Ledger row and READY run for each; how many were new."""
+    """Ledger row and READY run for each, held where it has a cap; how many were new."""
     if not openings:
         return 0
-    return await tx.execute(OPEN, *columns(openings, 8), now)
+    rows = await tx.rows(OPEN, *columns(openings, 11), now)
+    tx.caps.update(row["hold_key"] for row in rows if row["hold_key"] is not None)
+    return len(rows)
 
 
 CLOSE_STALE: Final = """

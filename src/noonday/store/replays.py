@@ -185,12 +185,15 @@ def _ids(terms: Terms) -> list[list[Any]]:
 # What a walk passes over, in order; and beside each letter, what it is to be treated by.
 _WALKED: Final = """
 SELECT d.*, coalesce(j.spec #>> '{{schedule,overlap}}', 'allow') = 'allow' AS overlaps,
-       j.spec #>> '{{target,url}}' AS url
+       j.spec #>> '{{target,url}}' AS url, j.lane, j.priority
 FROM ({letters}) AS d
-LEFT JOIN LATERAL (SELECT j.spec FROM jobs AS j WHERE j.id = d.job_id LIMIT 1) AS j ON true
+LEFT JOIN LATERAL (
+    SELECT j.spec, j.lane, j.priority FROM jobs AS j WHERE j.id = d.job_id LIMIT 1
+) AS j ON true
 ORDER BY d.dead_at, d.job_id, d.occurrence_at, d.kind
 """
-_COLUMNS: Final = "d.job_id, d.occurrence_at, d.kind, d.dead_at, d.reason, d.replayed_at"
+_COLUMNS: Final = """d.job_id, d.occurrence_at, d.kind, d.tenant_id, d.dead_at, d.reason,
+       d.replayed_at, d.target_host"""
 _AFTER: Final = """d.dead_at >= {0}
       AND (d.dead_at, d.job_id, d.occurrence_at, d.kind) > ({0}, {1}, {2}, {3})
     ORDER BY d.dead_at, d.job_id, d.occurrence_at, d.kind"""

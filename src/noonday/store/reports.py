@@ -26,7 +26,8 @@ SCANNED: Final = 5_000
 # there. What happened before the start of the ledger is known only of what failed.
 _JOB: Final = """j.id, j.tenant_id, j.created_at, j.created_by, j.version, j.state, j.state_reason,
        j.schedule_type, j.first_at, j.name, j.lane, j.priority, j.lease_sec, j.target_host,
-       j.labels, j.spec, j.secret_headers, j.payload_bytes, j.payload_version, j.content_type"""
+       j.labels, j.spec, j.secret_headers, j.payload_bytes, j.payload_version, j.content_type,
+       j.after, j.concurrency_key"""
 _STANDING: Final = """
     LEFT JOIN LATERAL (
         SELECT r.state, r.attempt, r.due_at, r.retry_at FROM runs AS r WHERE r.job_id = j.id

@@ -123,6 +123,8 @@ _ENDED: Final = """(
     j.schedule_type = 'once'
     AND (SELECT true FROM runs AS r WHERE r.job_id = j.id LIMIT 1) IS NULL
     AND (SELECT true FROM dead_letters AS d WHERE d.job_id = j.id LIMIT 1) IS NULL
+    AND (SELECT true FROM dependents AS d WHERE d.job_id = j.id LIMIT 1) IS NULL
+    AND (SELECT true FROM dependencies AS d WHERE d.parent_id = j.id LIMIT 1) IS NULL
     AND (SELECT true FROM occurrences AS o
          WHERE o.job_id = j.id AND o.occurrence_at >= $2 LIMIT 1) IS NULL
     AND coalesce(
@@ -167,7 +169,8 @@ async def delete_ended(
     """Look at the next ``limit`` jobs and delete the one-off ones that ended long enough ago:
 
     completed, or cancelled without an attempt, before ``success_before``; failed, missed,
-    skipped or cancelled later before ``failure_before``. Never one with a run or a dead letter.
+    skipped or cancelled later before ``failure_before``. Never one with a run or a dead letter,
+    nor one that waits or is waited for.
     """
     bounds = (success_before, failure_before, tx.now)
     rows = await tx.rows(ENDED, after, *bounds, limit)

@@ -10,14 +10,15 @@ written: somebody else holds it by now, or it has ended.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from noonday.domain.lifecycle import Lease
 from noonday.domain.model import EPOCH, Kind, RunKey
-from noonday.store import Row, Tx, columns
+from noonday.domain.ranking import Band, Range, Ranks, Span, Work, by_time, is_queued
+from noonday.store import Row, Tx, columns, dependencies
 
 _KEYS: Final = "unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[]"
 SAME_RUN: Final = (
@@ -85,34 +86,52 @@ def held_key(row: Row) -> Held:
     return Held(row["job_id"], row["occurrence_at"], row["kind"], row["lease_version"])
 
 
+CAPS: Final = "key_cap, host_cap, tenant_cap"
+
+
+def caps_of(row: Row) -> tuple[str, ...]:
+    """The caps of a run, the one that it waits for first."""
+    named = (row["key_cap"], row["host_cap"], row["tenant_cap"])
+    return tuple(cap for cap in named if cap is not None)
+
+
+def freed(tx: Tx, rows: Sequence[Row]) -> set[Held]:
+    """What identifies writes that were accepted; the slots that those runs had are free."""
+    for row in rows:
+        tx.caps.update(caps_of(row))
+    return {held_key(row) for row in rows}
+
+
 # --- claim ------------------------------------------------------------------------------------
 
-# A merge of at most ten range scans, one per priority, each from its floor; a lower priority is
-# a constant behind. The candidates are read without locks, then locked as they still stand:
-# what another claim took meanwhile is skipped. RUNNING entries stay in the index, so that this
-# update is HOT; the floors keep them out of the way. (`picked` speaks of `hold`, not of
+# A merge of range scans, one per priority in front and one in the queue, each from its floor; a
+# lower priority is a constant behind. The candidates are read without locks, then locked as they
+# still stand: what another claim took meanwhile is skipped. RUNNING entries stay in the index, so
+# that this update is HOT; the floors keep them out of the way. (`picked` speaks of `hold`, not of
 # `claimable`: where statistics are behind, a planner that knew the claim index here would read all
 # of it for each candidate.)
 CLAIM: Final = """
 WITH candidate AS MATERIALIZED (
-    SELECT c.row, p.priority, c.rank, c.rank + p.priority * $5::interval AS effective
-    FROM unnest($2::int[], $3::timestamptz[]) AS p(priority, floor)
+    SELECT c.row, p.n, c.rank, p.shift + p.scale
+           * extract(epoch FROM c.rank - coalesce(p.base, $10, now()))::float8 AS key
+    FROM unnest($2::int[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::float8[],
+                $7::float8[]) WITH ORDINALITY AS p(priority, floor, until, base, scale, shift, n)
     CROSS JOIN LATERAL (
         SELECT r.ctid AS row, r.rank FROM runs AS r
         WHERE r.lane = $1 AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
-          AND r.state = 'READY'
-        ORDER BY r.rank LIMIT $8
+          AND r.rank < p.until AND r.state = 'READY'
+        ORDER BY r.rank LIMIT $11
     ) AS c
-    ORDER BY effective LIMIT $8
+    ORDER BY key LIMIT $11
 ), picked AS MATERIALIZED (
     SELECT r.ctid AS row FROM candidate AS c JOIN runs AS r ON r.ctid = c.row
     WHERE r.state = 'READY' AND r.hold IS NULL
-    ORDER BY c.effective LIMIT $4
+    ORDER BY c.key LIMIT $8
     FOR UPDATE OF r SKIP LOCKED
 ), claimed AS (
     UPDATE runs AS r
-    SET state = 'RUNNING', worker_id = $6, leased_at = coalesce($7, now()),
-        locked_until = coalesce($7, now()) + j.lease_sec * interval '1 second',
+    SET state = 'RUNNING', worker_id = $9, leased_at = coalesce($10, now()),
+        locked_until = coalesce($10, now()) + j.lease_sec * interval '1 second',
         lease_version = r.lease_version + 1, attempt = r.attempt + 1
     FROM picked AS p, jobs AS j
     WHERE r.ctid = p.row AND j.id = r.job_id
@@ -121,12 +140,15 @@ WITH candidate AS MATERIALIZED (
               r.payload_version, j.payload_version AS current_payload, j.lease_sec, j.spec,
               j.secret_headers, j.payload, j.payload_ref, j.content_type, j.traceparent
 )
-SELECT n.candidates, n.lowest, c.*, v.payload AS old_payload, v.payload_ref AS old_payload_ref,
+SELECT n.candidates, n.seen, c.*, v.payload AS old_payload, v.payload_ref AS old_payload_ref,
        v.content_type AS old_content_type
 FROM (
-    SELECT coalesce(sum(count), 0)::int AS candidates,
-           array_agg((priority, rank)) AS lowest
-    FROM (SELECT priority, count(*), min(rank) AS rank FROM candidate GROUP BY priority) AS each
+    SELECT coalesce(sum(count), 0)::int AS candidates, array_agg((n, lowest, left_over)) AS seen
+    FROM (
+        SELECT c.n, count(*), min(c.rank) AS lowest,
+               min(c.rank) FILTER (WHERE p.row IS NULL) AS left_over
+        FROM candidate AS c LEFT JOIN picked AS p ON p.row = c.row GROUP BY c.n
+    ) AS each
 ) AS n
 LEFT JOIN claimed AS c ON true
 LEFT JOIN payload_versions AS v ON c.payload_version <> c.current_payload
@@ -138,8 +160,10 @@ class Claimed(NamedTuple):
     """What a claim took."""
 
     rows: list[Row]
-    lowest: dict[int, datetime]
-    """The lowest rank that was READY, by priority, whether or not it was taken."""
+    lowest: dict[Band, datetime]
+    """The lowest rank that was READY, by priority and band, whether or not it was taken."""
+    left: dict[Band, datetime]
+    """The lowest rank that was READY and was not taken, of those that it looked at."""
     saw_all: bool
     """Whether it saw every READY run from its floors on; there may be more of them if not."""
     drained: bool
@@ -150,39 +174,67 @@ class Claimed(NamedTuple):
 async def claim(
     tx: Tx,
     lane: str,
-    floors: Sequence[tuple[int, datetime]],
+    ranges: Sequence[Range],
     limit: int,
-    ageing: timedelta,
     worker_id: UUID,
 ) -> Claimed:
     """Take up to ``limit`` READY runs of a lane under a lease, with all that is needed to run them.
 
-    ``floors`` gives a lower bound of rank for each priority to look at.
+    ``ranges`` says where to look, and how what is found there compares.
     """
     looked_at = limit * 2 + 16  # others take at the same time
-    rows = await tx.rows(
-        CLAIM, lane, *columns(floors, 2), limit, ageing, worker_id, tx.now, looked_at
-    )
+    rows = await tx.rows(CLAIM, lane, *columns(ranges, 6), limit, worker_id, tx.now, looked_at)
     taken = [row for row in rows if row["job_id"] is not None]
-    candidates, lowest = rows[0]["candidates"], dict(rows[0]["lowest"] or ())
+    candidates, seen = rows[0]["candidates"], rows[0]["seen"] or ()
+    bands = [Band(each.priority, is_queued(each.floor)) for each in ranges]
+    lowest = {bands[n - 1]: rank for n, rank, _ in seen}
+    left = {bands[n - 1]: rank for n, _, rank in seen if rank is not None}
     saw_all = candidates < looked_at
-    return Claimed(taken, lowest, saw_all, saw_all and len(taken) == candidates)
+    return Claimed(taken, lowest, left, saw_all, saw_all and len(taken) == candidates)
 
 
 # What a sweep compares the floors with.
 LOWEST_READY: Final = """
-SELECT p.priority, (
+SELECT p.priority, p.floor, (
     SELECT r.rank FROM runs AS r
     WHERE r.lane = $1 AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
-      AND r.state = 'READY'
+      AND r.rank < p.until AND r.state = 'READY'
     ORDER BY r.rank LIMIT 1) AS rank
-FROM unnest($2::int[], $3::timestamptz[]) AS p(priority, floor)
+FROM unnest($2::int[], $3::timestamptz[], $4::timestamptz[]) AS p(priority, floor, until)
 """
 
 
-async def lowest_ready(tx: Tx, lane: str, floors: Sequence[tuple[int, datetime]]) -> list[Row]:
-    """For each priority the lowest rank that is READY from its floor on."""
-    return await tx.rows(LOWEST_READY, lane, *columns(floors, 2))
+async def lowest_ready(tx: Tx, lane: str, spans: Sequence[Span]) -> dict[Band, datetime]:
+    """For each of ``spans`` the lowest rank that is READY there, if one is."""
+    rows = await tx.rows(LOWEST_READY, lane, *columns(spans, 3))
+    return {
+        Band(row["priority"], is_queued(row["floor"])): row["rank"]
+        for row in rows
+        if row["rank"] is not None
+    }
+
+
+# What a worker asks of lanes that it does not know to have any work.
+LOOK: Final = """
+SELECT p.lane, p.priority, p.floor, (
+    SELECT r.rank FROM runs AS r
+    WHERE r.lane = p.lane AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
+      AND r.rank < p.until AND r.state = 'READY'
+    ORDER BY r.rank LIMIT 1) AS rank
+FROM unnest($1::text[], $2::int[], $3::timestamptz[], $4::timestamptz[])
+     AS p(lane, priority, floor, until)
+"""
+
+
+async def look(tx: Tx, spans: Mapping[str, Sequence[Span]]) -> dict[str, dict[Band, datetime]]:
+    """For each lane, in each of its spans, the lowest rank that is READY there, if one is."""
+    asked = [(name, *span) for name, each in spans.items() for span in each]
+    found: dict[str, dict[Band, datetime]] = {}
+    for row in await tx.rows(LOOK, *columns(asked, 4)):
+        if row["rank"] is not None:
+            band = Band(row["priority"], is_queued(row["floor"]))
+            found.setdefault(row["lane"], {})[band] = row["rank"]
+    return found
 
 
 # --- heartbeat --------------------------------------------------------------------------------
@@ -266,8 +318,9 @@ _ENDED_COLUMNS: Final = (
     "duplicate_cause"
 )
 _LEASE: Final = """r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version,
-              r.worker_id, r.leased_at, r.locked_until, i.status, i.http_status, i.error,
-              i.unknown, i.response, i.duplicate_cause"""
+              r.worker_id, r.leased_at, r.locked_until, r.awaited, i.status, i.http_status,
+              i.error, i.unknown, i.response, i.duplicate_cause, r.key_cap, r.host_cap,
+              r.tenant_cap"""
 
 _ENDED_INPUT: Final = f"{_ENDED}) AS i({_ENDED_COLUMNS})"
 
@@ -284,14 +337,15 @@ WITH held AS MATERIALIZED (
     WHERE {SAME_RUN.format("o", "e")} AND o.outcome IS NULL
       AND o.occurrence_at >= $12 AND o.occurrence_at <= $13
 ), execution AS ({_EXECUTION.format(source="ended", retry_at="NULL::timestamptz")})
-SELECT job_id, occurrence_at, kind, lease_version FROM ended
+SELECT job_id, occurrence_at, kind, lease_version, awaited, {CAPS} FROM ended
 """
 
 
 async def complete(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
     """RUNNING → COMPLETE: the run goes, the ledger and the history get their last word."""
     rows = await tx.rows(COMPLETE, *columns(ended, 10), tx.now, *bounds(ended))
-    return {held_key(row) for row in rows}
+    await dependencies.note_runs(tx, rows, "COMPLETE")
+    return freed(tx, rows)
 
 
 RETRY: Final = f"""
@@ -305,14 +359,14 @@ WITH held AS MATERIALIZED (
         worker_id = NULL, leased_at = NULL, locked_until = NULL
     FROM held AS h WHERE {STILL} RETURNING h.*
 ), execution AS ({_EXECUTION.format(source="waiting", retry_at="retry_at")})
-SELECT job_id, occurrence_at, kind, lease_version FROM waiting
+SELECT job_id, occurrence_at, kind, lease_version, {CAPS} FROM waiting
 """
 
 
 async def retry(tx: Tx, ended: Sequence[tuple[Ended, timedelta]]) -> set[Held]:
     """RUNNING → RETRYING for the given delay; one failure of the budget is used."""
     batch = [(*attempt, delay) for attempt, delay in ended]
-    return {held_key(row) for row in await tx.rows(RETRY, *columns(batch, 11), tx.now)}
+    return freed(tx, await tx.rows(RETRY, *columns(batch, 11), tx.now))
 
 
 def insert_letter(source: str, *, reason: str, fingerprint: str, error: str, **found: str) -> str:
@@ -370,7 +424,7 @@ WITH held AS MATERIALIZED (
         response="e.response",
     )
 })
-SELECT job_id, occurrence_at, kind, lease_version FROM ended
+SELECT job_id, occurrence_at, kind, lease_version, awaited, {CAPS} FROM ended
 """
 
 
@@ -379,7 +433,8 @@ async def dead_letter(tx: Tx, ended: Sequence[tuple[Ended, str, str]]) -> set[He
     batch = [(*attempt, reason, fingerprint) for attempt, reason, fingerprint in ended]
     attempts = [attempt for attempt, *_ in ended]
     rows = await tx.rows(DEAD_LETTER, *columns(batch, 12), tx.now, *bounds(attempts))
-    return {held_key(row) for row in rows}
+    await dependencies.note_runs(tx, rows, "FAILED")
+    return freed(tx, rows)
 
 
 # Back to READY, with a rank not below the lane's clock: an interruption by us, or a lease that
@@ -439,34 +494,75 @@ WITH held AS MATERIALIZED (
     WHERE {SAME_RUN.format("o", "e")} AND o.outcome IS NULL
       AND o.occurrence_at >= $12 AND o.occurrence_at <= $13
 ), execution AS ({_EXECUTION.format(source="ended", retry_at="NULL::timestamptz")})
-SELECT job_id, occurrence_at, kind, lease_version FROM ended
+SELECT job_id, occurrence_at, kind, lease_version, awaited, {CAPS} FROM ended
 """
 
 
 async def stop(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
     """RUNNING → CANCELLED: its worker has cut the attempt off, as it was asked to."""
     rows = await tx.rows(STOP, *columns(ended, 10), tx.now, *bounds(ended))
-    return {held_key(row) for row in rows}
+    await dependencies.note_runs(tx, rows, "CANCELLED")
+    return freed(tx, rows)
 
 
 # --- what waits for a time --------------------------------------------------------------------
 
-RETRY_DUE: Final = """
-WITH due AS (
-    SELECT ctid FROM runs
+WORK: Final = """r.place, r.tenant_id, r.lane, r.priority,
+       coalesce((SELECT j.target_host FROM jobs AS j WHERE j.id = r.job_id), '') AS target_host,
+       coalesce(r.key_cap, r.host_cap, r.tenant_cap) AS waits_for"""
+"""What a locked run ``r`` is ranked by, and its place, where it stays while it is locked."""
+
+
+def work_of(row: Row) -> Work:
+    """What a run is ranked by."""
+    return Work(row["tenant_id"], row["lane"], row["priority"], row["target_host"])
+
+
+def ranked(rows: Sequence[Row], ranks: Ranks, now: datetime) -> list[list[Any]]:
+    """The columns of place and rank for locked runs that become claimable at ``now``. Those that
+    wait for a cap first queue later."""
+    free = [work_of(row) for row in rows if row["waits_for"] is None]
+    given = iter(ranks(free, now))
+    places = [row["place"] for row in rows]
+    return [places, [now if row["waits_for"] is not None else next(given) for row in rows]]
+
+
+def waited_for(rows: Sequence[Row]) -> set[str]:
+    """The caps that some of the rows wait for."""
+    return {row["waits_for"] for row in rows if row["waits_for"] is not None}
+
+
+RANKED: Final = """FROM unnest($1::tid[], $2::timestamptz[]) AS i(place, rank)
+WHERE r.ctid = ANY ($1::tid[]) AND r.ctid = i.place"""
+
+# A run that is held by nothing else any more: claimable, or, with a cap, in the line for a slot.
+_FIRST_CAP: Final = "coalesce(r.key_cap, r.host_cap, r.tenant_cap)"
+AGAIN: Final = f"""hold = CASE WHEN {_FIRST_CAP} IS NOT NULL THEN 'cap' END,
+    hold_key = {_FIRST_CAP}, claimable = {_FIRST_CAP} IS NULL"""
+
+RETRIES_DUE: Final = f"""
+SELECT {WORK} FROM (
+    SELECT *, ctid AS place FROM runs
     WHERE retry_at >= $3 AND retry_at <= coalesce($2, now()) AND state = 'RETRYING'
     ORDER BY retry_at LIMIT $1 FOR UPDATE SKIP LOCKED
-)
+) AS r ORDER BY r.retry_at
+"""
+RETRY_DUE: Final = f"""
 UPDATE runs AS r
-SET state = 'READY', claimable = true, retry_at = NULL,
-    rank = coalesce($2, now()), ready_at = coalesce($2, now())
-FROM due WHERE r.ctid = due.ctid
+SET state = 'READY', {AGAIN}, retry_at = NULL, rank = i.rank, ready_at = $3
+{RANKED} AND r.state = 'RETRYING'
 """
 
 
-async def retry_due(tx: Tx, limit: int, floor: datetime = EPOCH) -> int:
-    """RETRYING → READY for those whose time, from ``floor`` on, has come; how many."""
-    return await tx.execute(RETRY_DUE, limit, tx.now, floor)
+async def retry_due(tx: Tx, limit: int, floor: datetime = EPOCH, *, ranks: Ranks = by_time) -> int:
+    """RETRYING → READY for those whose time, from ``floor`` on, has come; how many. Those with a
+    cap are held until they have a slot."""
+    rows = await tx.rows(RETRIES_DUE, limit, tx.now, floor)
+    if not rows:
+        return 0
+    tx.caps.update(waited_for(rows))
+    now = await tx.clock()
+    return await tx.execute(RETRY_DUE, *ranked(rows, ranks, now), now)
 
 
 NEXT_RETRY: Final = "SELECT min(retry_at) FROM runs WHERE retry_at >= $1"
@@ -485,28 +581,30 @@ SELECT r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_versio
        r.interruptions, r.due_at, r.leased_at, j.spec
 FROM (
     SELECT * FROM runs
-    WHERE lane = $1 AND priority = $2 AND claimable AND rank >= $6 AND rank <= $3
+    WHERE lane = $1 AND priority = $2 AND claimable AND rank >= $6 AND rank <= $3 AND rank < $7
       AND state = 'RUNNING' AND locked_until < coalesce($5, now())
     ORDER BY rank LIMIT $4 FOR UPDATE SKIP LOCKED
 ) AS r JOIN jobs AS j ON j.id = r.job_id
 """
 
 
-async def expired(
-    tx: Tx, lane: str, priority: int, ceiling: datetime, limit: int, floor: datetime = EPOCH
-) -> list[Row]:
+async def expired(tx: Tx, lane: str, span: Span, ceiling: datetime, limit: int) -> list[Row]:
     """Runs whose lease has run out, locked; of ranks up to the highest that was granted."""
-    return await tx.rows(EXPIRED, lane, priority, ceiling, limit, tx.now, floor)
+    return await tx.rows(
+        EXPIRED, lane, span.priority, ceiling, limit, tx.now, span.floor, span.until
+    )
 
 
 LOWEST_CLAIMABLE: Final = """
-SELECT rank FROM runs WHERE lane = $1 AND priority = $2 AND claimable ORDER BY rank LIMIT 1
+SELECT rank FROM runs
+WHERE lane = $1 AND priority = $2 AND claimable AND rank >= $3 AND rank < $4
+ORDER BY rank LIMIT 1
 """
 
 
-async def lowest_claimable(tx: Tx, lane: str, priority: int) -> datetime | None:
+async def lowest_claimable(tx: Tx, lane: str, span: Span) -> datetime | None:
     """The lowest rank that is READY or RUNNING: below it there is nothing to reap."""
-    found: datetime | None = await tx.value(LOWEST_CLAIMABLE, lane, priority)
+    found: datetime | None = await tx.value(LOWEST_CLAIMABLE, lane, *span)
     return found
 
 
@@ -530,20 +628,20 @@ async def one(tx: Tx, run: RunKey) -> Row | None:
 
 HELD_SINCE: Final = """
 SELECT r.job_id, r.occurrence_at, r.kind, r.lease_version
-FROM unnest($2::int[], $3::timestamptz[]) AS p(priority, floor)
+FROM unnest($2::int[], $3::timestamptz[], $4::timestamptz[]) AS p(priority, floor, until)
 CROSS JOIN LATERAL (
     SELECT * FROM runs AS r
     WHERE r.lane = $1 AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
-      AND r.state = 'RUNNING' AND r.worker_id = $4 AND r.leased_at > $5
+      AND r.rank < p.until AND r.state = 'RUNNING' AND r.worker_id = $5 AND r.leased_at > $6
     ORDER BY r.rank
 ) AS r
 """
 
 
 async def held_since(
-    tx: Tx, lane: str, floors: Sequence[tuple[int, datetime]], worker_id: UUID, since: datetime
+    tx: Tx, lane: str, spans: Sequence[Span], worker_id: UUID, since: datetime
 ) -> set[Held]:
-    """Leases that a worker took after ``since`` from ``floors`` on: what it looks for when the
+    """Leases that a worker took after ``since`` within ``spans``: what it looks for when the
     answer to a claim was lost."""
-    rows = await tx.rows(HELD_SINCE, lane, *columns(floors, 2), worker_id, since)
+    rows = await tx.rows(HELD_SINCE, lane, *columns(spans, 3), worker_id, since)
     return {held_key(row) for row in rows}

@@ -59,6 +59,24 @@ CREATE TABLE audit_log (
 ) PARTITION BY RANGE (at);
 CREATE INDEX audit_log_at ON audit_log USING btree (at, id);
 
+CREATE TABLE charges (
+    process    uuid NOT NULL,
+    lane       text NOT NULL,
+    charged    json NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    CONSTRAINT charges_pkey PRIMARY KEY (process, lane)
+) WITH (fillfactor=50);
+
+CREATE TABLE costs (
+    tenant_id   integer NOT NULL,
+    target_host text NOT NULL,
+    seconds     double precision NOT NULL,
+    changed_at  timestamp with time zone NOT NULL,
+    CONSTRAINT costs_pkey PRIMARY KEY (tenant_id, target_host),
+    CONSTRAINT costs_seconds_check CHECK ((seconds >= (0)::double precision))
+) WITH (fillfactor=70);
+CREATE INDEX costs_changed ON costs USING btree (changed_at);
+
 CREATE TABLE dead_letters (
     job_id          uuid NOT NULL,
     occurrence_at   timestamp with time zone NOT NULL,
@@ -93,6 +111,38 @@ CREATE INDEX dead_letters_fingerprint ON dead_letters USING btree (tenant_id, fi
 CREATE INDEX dead_letters_replaying ON dead_letters USING btree (replay_id) WHERE ((replay_id IS NOT NULL) AND (replay_outcome IS NULL));
 CREATE INDEX dead_letters_settled ON dead_letters USING btree (COALESCE(discarded_at, replayed_at)) WHERE (state <> 'DEAD'::text);
 CREATE INDEX dead_letters_tenant ON dead_letters USING btree (tenant_id, dead_at, job_id);
+
+CREATE TABLE dependencies (
+    parent_id uuid NOT NULL,
+    child_id  uuid NOT NULL,
+    CONSTRAINT dependencies_pkey PRIMARY KEY (parent_id, child_id)
+);
+CREATE INDEX dependencies_child ON dependencies USING btree (child_id);
+
+CREATE TABLE dependents (
+    job_id         uuid NOT NULL,
+    tenant_id      integer NOT NULL,
+    occurrence_at  timestamp with time zone NOT NULL,
+    due_at         timestamp with time zone NOT NULL,
+    shard          smallint NOT NULL,
+    runs_on        text NOT NULL,
+    cascade_cancel boolean NOT NULL,
+    open           integer NOT NULL,
+    awaited        boolean NOT NULL DEFAULT false,
+    CONSTRAINT dependents_pkey PRIMARY KEY (job_id),
+    CONSTRAINT dependents_open_check CHECK ((open >= 0)),
+    CONSTRAINT dependents_runs_on_check CHECK ((runs_on = ANY (ARRAY['success'::text, 'any'::text])))
+) WITH (fillfactor=70);
+
+CREATE TABLE endings (
+    id            bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    parent_id     uuid NOT NULL,
+    occurrence_at timestamp with time zone NOT NULL,
+    outcome       text NOT NULL,
+    CONSTRAINT endings_pkey PRIMARY KEY (id),
+    CONSTRAINT endings_outcome_check CHECK ((outcome = ANY (ARRAY['COMPLETE'::text, 'FAILED'::text, 'CANCELLED'::text, 'SKIPPED'::text, 'MISSED'::text])))
+);
+CREATE INDEX endings_parent ON endings USING btree (parent_id);
 
 CREATE TABLE executions (
     job_id          uuid NOT NULL,
@@ -157,6 +207,7 @@ CREATE TABLE jobs (
     content_type     text NOT NULL,
     traceparent      text,
     concurrency_key  text,
+    after            json,
     CONSTRAINT jobs_pkey PRIMARY KEY (id),
     CONSTRAINT jobs_payload CHECK (((payload IS NULL) <> (payload_ref IS NULL))),
     CONSTRAINT jobs_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
@@ -164,6 +215,25 @@ CREATE TABLE jobs (
     CONSTRAINT jobs_state_check CHECK ((state = ANY (ARRAY['ACTIVE'::text, 'PAUSED'::text, 'SUSPENDED'::text, 'CANCELLED'::text])))
 );
 CREATE INDEX jobs_tenant ON jobs USING btree (tenant_id, id);
+
+CREATE TABLE lane_gauges (
+    lane           text NOT NULL,
+    ready          bigint NOT NULL,
+    oldest_age_sec double precision NOT NULL,
+    running        bigint NOT NULL,
+    objective_sec  double precision NOT NULL,
+    counted_at     timestamp with time zone NOT NULL,
+    CONSTRAINT lane_gauges_pkey PRIMARY KEY (lane)
+) WITH (fillfactor=50);
+
+CREATE TABLE lane_spans (
+    lane     text NOT NULL,
+    priority smallint NOT NULL,
+    band     smallint NOT NULL,
+    low      timestamp with time zone NOT NULL,
+    high     timestamp with time zone NOT NULL,
+    CONSTRAINT lane_spans_pkey PRIMARY KEY (lane, priority, band)
+) WITH (fillfactor=50);
 
 CREATE TABLE lanes (
     name          text NOT NULL,
@@ -208,6 +278,7 @@ CREATE TABLE limits (
     CONSTRAINT limits_kind_check CHECK ((kind = ANY (ARRAY['host'::text, 'key'::text]))),
     CONSTRAINT limits_max_running_check CHECK ((max_running >= 0))
 );
+CREATE INDEX limits_rates ON limits USING btree (key) WHERE (rate_per_sec IS NOT NULL);
 CREATE INDEX limits_tenant ON limits USING btree (tenant_id, kind, name);
 
 CREATE TABLE occurrences (
@@ -260,11 +331,29 @@ CREATE TABLE payload_versions (
     CONSTRAINT payload_versions_pkey PRIMARY KEY (job_id, version)
 );
 
+CREATE TABLE pending_bases (
+    tenant_id  integer NOT NULL,
+    watched_at timestamp with time zone NOT NULL,
+    counted_at timestamp with time zone,
+    jobs       integer NOT NULL DEFAULT 0,
+    CONSTRAINT pending_bases_pkey PRIMARY KEY (tenant_id)
+) WITH (fillfactor=50);
+
+CREATE TABLE pending_counts (
+    tenant_id  integer NOT NULL,
+    process_id uuid NOT NULL,
+    since      timestamp with time zone NOT NULL,
+    delta      integer NOT NULL,
+    ended      integer NOT NULL,
+    CONSTRAINT pending_counts_pkey PRIMARY KEY (tenant_id, process_id, since)
+);
+
 CREATE TABLE rates (
     key       text NOT NULL,
     next_at   timestamp with time zone NOT NULL,
     slowed    double precision NOT NULL DEFAULT 1,
     slowed_at timestamp with time zone,
+    let_go_at timestamp with time zone,
     CONSTRAINT rates_pkey PRIMARY KEY (key),
     CONSTRAINT rates_slowed_check CHECK (((slowed > (0)::double precision) AND (slowed <= (1)::double precision)))
 ) WITH (fillfactor=50);
@@ -331,6 +420,7 @@ CREATE TABLE runs (
     host_cap            text,
     key_cap             text,
     key_slot            boolean NOT NULL DEFAULT false,
+    awaited             boolean NOT NULL DEFAULT false,
     CONSTRAINT runs_pkey PRIMARY KEY (job_id, occurrence_at, kind),
     CONSTRAINT runs_claimable CHECK ((claimable = ((state = 'RUNNING'::text) OR ((state = 'READY'::text) AND (hold IS NULL))))),
     CONSTRAINT runs_hold CHECK (((hold IS NULL) OR ((state = 'READY'::text) AND (hold_key IS NOT NULL)))),
@@ -344,8 +434,10 @@ CREATE INDEX runs_claim ON runs USING btree (lane, priority, rank) WHERE claimab
 CREATE INDEX runs_hold_key ON runs USING btree (hold_key, priority, ready_at) WHERE (hold_key IS NOT NULL);
 CREATE INDEX runs_host_cap ON runs USING btree (host_cap) WHERE ((host_cap IS NOT NULL) AND claimable);
 CREATE INDEX runs_key_cap ON runs USING btree (key_cap) WHERE key_slot;
+CREATE INDEX runs_rates ON runs USING btree (hold_key) WHERE (hold = 'rate'::text);
 CREATE INDEX runs_retry_due ON runs USING btree (retry_at) WHERE (retry_at IS NOT NULL);
 CREATE INDEX runs_tenant_cap ON runs USING btree (tenant_cap) WHERE ((tenant_cap IS NOT NULL) AND claimable);
+CREATE INDEX runs_waiting ON runs USING btree (hold_key COLLATE "C", priority, ready_at, job_id, occurrence_at) WHERE (hold_key IS NOT NULL);
 
 CREATE TABLE schema_migrations (
     number     integer NOT NULL,
@@ -387,22 +479,34 @@ CREATE INDEX targets_not_closed ON targets USING btree (hold_key) WHERE (state <
 CREATE INDEX targets_tenant ON targets USING btree (tenant_id, host, hold_key);
 
 CREATE TABLE tenants (
-    id                 integer NOT NULL GENERATED ALWAYS AS IDENTITY,
-    name               text NOT NULL,
-    signing_secrets    bytea[] NOT NULL,
-    secrets_rotated_at timestamp with time zone NOT NULL,
-    max_payload_bytes  integer NOT NULL DEFAULT 1048576,
-    created_at         timestamp with time zone NOT NULL,
-    keep_responses     boolean NOT NULL DEFAULT true,
-    weight             double precision NOT NULL DEFAULT 1,
-    max_running        integer,
-    deliveries_per_sec double precision,
+    id                   integer NOT NULL GENERATED ALWAYS AS IDENTITY,
+    name                 text NOT NULL,
+    signing_secrets      bytea[] NOT NULL,
+    secrets_rotated_at   timestamp with time zone NOT NULL,
+    max_payload_bytes    integer NOT NULL DEFAULT 1048576,
+    created_at           timestamp with time zone NOT NULL,
+    keep_responses       boolean NOT NULL DEFAULT true,
+    weight               double precision NOT NULL DEFAULT 1,
+    max_running          integer,
+    deliveries_per_sec   double precision,
+    creates_per_sec      double precision,
+    creates_burst        integer,
+    create_bytes_per_sec integer,
+    max_pending_jobs     integer,
+    caps_changed_at      timestamp with time zone,
     CONSTRAINT tenants_pkey PRIMARY KEY (id),
     CONSTRAINT tenants_name_key UNIQUE (name),
+    CONSTRAINT tenants_create_bytes_per_sec_check CHECK ((create_bytes_per_sec > 0)),
+    CONSTRAINT tenants_creates_burst_check CHECK ((creates_burst >= 1)),
+    CONSTRAINT tenants_creates_per_sec_check CHECK ((creates_per_sec > (0)::double precision)),
     CONSTRAINT tenants_deliveries_per_sec_check CHECK ((deliveries_per_sec > (0)::double precision)),
+    CONSTRAINT tenants_max_pending_jobs_check CHECK ((max_pending_jobs >= 0)),
     CONSTRAINT tenants_max_running_check CHECK ((max_running >= 0)),
     CONSTRAINT tenants_weight_check CHECK ((weight > (0)::double precision))
 );
+CREATE INDEX tenants_caps_changed ON tenants USING btree (caps_changed_at) WHERE (caps_changed_at IS NOT NULL);
+CREATE INDEX tenants_rates ON tenants USING btree (id) WHERE (deliveries_per_sec IS NOT NULL);
+CREATE INDEX tenants_weight ON tenants USING btree (id) WHERE (weight <> (1)::double precision);
 
 CREATE TABLE timers (
     job_id           uuid NOT NULL,
@@ -410,9 +514,21 @@ CREATE TABLE timers (
     due_at           timestamp with time zone NOT NULL,
     schedule_version integer NOT NULL,
     seq              integer NOT NULL,
-    shard            smallint NOT NULL
+    shard            smallint NOT NULL,
+    awaited          boolean NOT NULL DEFAULT false
 ) PARTITION BY RANGE (due_at);
 CREATE INDEX timers_job ON timers USING btree (job_id);
+
+CREATE TABLE wanted_slots (
+    lane        text NOT NULL,
+    slots       integer NOT NULL,
+    reason      text NOT NULL,
+    service_sec double precision NOT NULL,
+    changed_at  timestamp with time zone NOT NULL,
+    CONSTRAINT wanted_slots_pkey PRIMARY KEY (lane),
+    CONSTRAINT wanted_slots_service_sec_check CHECK ((service_sec > (0)::double precision)),
+    CONSTRAINT wanted_slots_slots_check CHECK ((slots >= 0))
+) WITH (fillfactor=50);
 
 CREATE TABLE workers (
     id         uuid NOT NULL,
@@ -427,5 +543,6 @@ CREATE TABLE workers (
     started_at timestamp with time zone NOT NULL,
     seen_at    timestamp with time zone NOT NULL,
     vitals     json,
+    lanes      json,
     CONSTRAINT workers_pkey PRIMARY KEY (id)
 ) WITH (fillfactor=50);

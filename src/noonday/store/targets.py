@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from noonday.domain.breaker import ASK_AGAIN, HALF_OPEN_RUNS, TRIPS_FORGOTTEN, Target
 from noonday.store import Row, Tx
+from noonday.store.rates import SLOWED
 
 # --- what workers report ----------------------------------------------------------------------
 
@@ -104,6 +105,17 @@ async def permit(tx: Tx, wanted: Mapping[str, int]) -> dict[str, Row]:
     are wanted and left, which are taken by this."""
     rows = await tx.rows(PERMIT, list(wanted), list(wanted.values()))
     return {row["hold_key"]: row for row in rows}
+
+
+GIVE_BACK: Final = """
+UPDATE targets SET permits = permits + 1
+WHERE hold_key = $1 AND generation = $2 AND state = 'HALF_OPEN'
+"""
+
+
+async def give_back(tx: Tx, hold_key: str, generation: int) -> bool:
+    """A permit that was taken in this transaction is not used after all; whether it still was."""
+    return await tx.execute(GIVE_BACK, hold_key, generation) == 1
 
 
 PROBE_SUCCEEDED: Final = """
@@ -261,14 +273,30 @@ _SHOWN: Final = "t.hold_key, t.host, t.port, t.url, t.state, t.reason, t.since, 
 MOST_COUNTED: Final = 10_000
 """More held runs than this are not counted for a list."""
 
+# A host with a rate is there even if no breaker of it has ever opened.
 PAGE: Final = f"""
-SELECT {_SHOWN}, (
+WITH found AS MATERIALIZED (
+    SELECT {_SHOWN} FROM targets AS t
+    WHERE t.tenant_id = $1 AND (t.host, t.hold_key) > ($2, $3)
+      AND ($4::text IS NULL OR t.state = $4)
+    UNION ALL
+    SELECT l.key, l.name, NULL, NULL, 'CLOSED', $7, l.changed_at, 0, NULL FROM limits AS l
+    WHERE l.tenant_id = $1 AND l.kind = 'host' AND l.rate_per_sec IS NOT NULL
+      AND (l.name, l.key) > ($2, $3) AND ($4 IS NULL OR $4 = 'CLOSED')
+      AND NOT EXISTS (SELECT FROM targets AS t WHERE t.tenant_id = $1 AND t.host = l.name)
+    ORDER BY host, hold_key LIMIT $5
+)
+SELECT t.*, (
     SELECT count(*) FROM (SELECT FROM runs AS r WHERE r.hold_key = t.hold_key LIMIT $6) AS held
-) AS held
-FROM targets AS t
-WHERE t.tenant_id = $1 AND (t.host, t.hold_key) > ($2, $3) AND ($4::text IS NULL OR t.state = $4)
-ORDER BY t.host, t.hold_key LIMIT $5
+) AS held, (
+    SELECT count(*) FROM (SELECT FROM runs AS r WHERE r.hold_key = 'rate:' || l.key LIMIT $6) AS w
+) AS waiting, l.rate_per_sec, {SLOWED.format(now="$8")} AS slowed
+FROM found AS t
+LEFT JOIN limits AS l ON l.key = 'host:' || $1 || ':' || t.host AND l.rate_per_sec IS NOT NULL
+LEFT JOIN rates AS r ON r.key = l.key
+ORDER BY t.host, t.hold_key
 """
+LIMITED: Final = "its rate is limited"
 
 
 class TargetPosition(NamedTuple):
@@ -281,8 +309,9 @@ class TargetPosition(NamedTuple):
 async def page(
     tx: Tx, tenant_id: int, after: TargetPosition, state: str | None, limit: int
 ) -> list[Row]:
-    """A tenant's targets in the order of their hosts, each with the runs that it holds up."""
-    return await tx.rows(PAGE, tenant_id, *after, state, limit, MOST_COUNTED)
+    """A tenant's targets and hosts with a rate, in the order of their hosts, each with the runs
+    that it holds up and with those that wait for the rate."""
+    return await tx.rows(PAGE, tenant_id, *after, state, limit, MOST_COUNTED, LIMITED, tx.now)
 
 
 RESUME: Final = f"""

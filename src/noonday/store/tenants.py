@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from noonday.store import Row, Tx
+from noonday.domain.quotas import BYTES, CREATES, Quotas
+from noonday.store import Row, Tx, pending, rates
 from noonday.store.secretbox import SIGNING, SecretBox
 
 SECRET_BYTES: Final = 32
@@ -46,7 +47,8 @@ async def create(
 
 _SHOWN: Final = (
     "id, name, max_payload_bytes, keep_responses, cardinality(signing_secrets) AS secrets, "
-    "secrets_rotated_at, created_at"
+    "secrets_rotated_at, created_at, max_running, weight, deliveries_per_sec, "
+    "creates_per_sec, creates_burst, create_bytes_per_sec, max_pending_jobs"
 )
 
 ONE: Final = f"SELECT {_SHOWN} FROM tenants WHERE name = $1"
@@ -67,16 +69,47 @@ async def page(tx: Tx, after_id: int, limit: int) -> list[Row]:
 
 CHANGE: Final = """
 UPDATE tenants SET max_payload_bytes = coalesce($2, max_payload_bytes),
-       keep_responses = coalesce($3, keep_responses)
+       keep_responses = coalesce($3, keep_responses), weight = coalesce($4, weight)
 WHERE id = $1
 """
 
 
 async def change(
-    tx: Tx, tenant_id: int, *, max_payload_bytes: int | None, keep_responses: bool | None
+    tx: Tx,
+    tenant_id: int,
+    *,
+    max_payload_bytes: int | None = None,
+    keep_responses: bool | None = None,
+    weight: float | None = None,
 ) -> None:
     """Set what is given; None leaves it as it is."""
-    await tx.execute(CHANGE, tenant_id, max_payload_bytes, keep_responses)
+    await tx.execute(CHANGE, tenant_id, max_payload_bytes, keep_responses, weight)
+
+
+SET_QUOTAS: Final = """
+UPDATE tenants SET creates_per_sec = $2, creates_burst = $3, create_bytes_per_sec = $4,
+       max_pending_jobs = $5
+WHERE id = $1
+"""
+
+
+async def set_quotas(tx: Tx, tenant_id: int, quotas: Quotas) -> None:
+    """Set all of a tenant's quotas. Who has one of pending jobs for the first time has them
+    counted."""
+    await tx.execute(SET_QUOTAS, tenant_id, *quotas)
+    await rates.restart(tx, [rates.quota_key(name, tenant_id) for name in (CREATES, BYTES)])
+    if quotas.max_pending_jobs is None:
+        await pending.unwatch(tx, tenant_id)
+    else:
+        await pending.watch(tx, tenant_id)
+
+
+LIMIT_DELIVERIES: Final = "UPDATE tenants SET deliveries_per_sec = $2 WHERE id = $1"
+
+
+async def limit_deliveries(tx: Tx, tenant_id: int, per_sec: float | None) -> None:
+    """How many requests a second are sent for a tenant; None is without limit."""
+    await tx.execute(LIMIT_DELIVERIES, tenant_id, per_sec)
 
 
 KEEPS_RESPONSES: Final = "SELECT keep_responses FROM tenants WHERE id = $1"

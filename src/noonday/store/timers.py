@@ -38,7 +38,8 @@ async def arm(tx: Tx, timers: Sequence[Timer], now: datetime) -> None:
 # The due index serves the order; `$1` and `$2` are values, so other partitions are not planned.
 DUE: Final = """
 SELECT t.job_id, t.occurrence_at, t.due_at, t.schedule_version, t.seq, t.shard,
-       j.schedule_version = t.schedule_version AND j.state = 'ACTIVE' AS current, j.spec
+       j.schedule_version = t.schedule_version AND j.state = 'ACTIVE' AS current, j.spec,
+       j.tenant_id, j.lane, j.priority, j.target_host
 FROM (SELECT * FROM timers
       WHERE due_at >= $1 AND due_at <= $2 AND shard = ANY($3::int[])
       ORDER BY due_at LIMIT $4) AS t
@@ -90,11 +91,10 @@ async def of_job(tx: Tx, job_id: UUID, around: datetime | None = None) -> Row | 
     return await tx.row(OF_JOB_ANYWHERE, job_id)
 
 
-DISARM: Final = "DELETE FROM timers WHERE job_id = $1 RETURNING occurrence_at"
+DISARM: Final = "DELETE FROM timers WHERE job_id = $1 RETURNING occurrence_at, awaited"
 
 
-async def disarm(tx: Tx, job_id: UUID) -> datetime | None:
-    """Delete a job's timer, wherever it stands, and say for which occurrence it stood; the shard
-    must be owned exclusively."""
-    found: datetime | None = await tx.value(DISARM, job_id)
-    return found
+async def disarm(tx: Tx, job_id: UUID) -> Row | None:
+    """Delete a job's timer, wherever it stands, and say for which occurrence it stood, and whether
+    children wait for that; the shard must be owned exclusively."""
+    return await tx.row(DISARM, job_id)

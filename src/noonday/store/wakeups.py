@@ -51,6 +51,10 @@ class Wakeups:
         """A timer is due so soon that a scheduler may sleep past it."""
         self._wake(TIMERS)
 
+    def of(self, kind: str) -> None:
+        """What a transaction asked for: for ``Store.wake``."""
+        self._wake(kind)
+
     def on(self, kind: str, wake: Callable[[], None]) -> None:
         """Call ``wake`` at each wake-up of ``kind``; to be set before :meth:`run`."""
         self._listeners.setdefault(kind, []).append(wake)

@@ -10,6 +10,8 @@ from uuid import UUID
 
 import msgspec
 
+from noonday.domain.lane_clock import LaneReport
+from noonday.domain.ranking import Band
 from noonday.domain.vitals import Vitals
 from noonday.store import Row, Tx
 from noonday.store.connections import host_name
@@ -18,12 +20,12 @@ ALIVE: Final = timedelta(seconds=15)
 """A process that was not seen for so long counts as gone."""
 
 REPORT: Final = """
-INSERT INTO workers (id, role, name, host, pid, slots, in_flight, granted, stopping, started_at,
-                     seen_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, coalesce($10, now()), coalesce($10, now()))
+INSERT INTO workers (id, role, name, host, pid, slots, in_flight, granted, stopping, lanes,
+                     started_at, seen_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, coalesce($11, now()), coalesce($11, now()))
 ON CONFLICT (id) DO UPDATE
 SET in_flight = excluded.in_flight, granted = excluded.granted, stopping = excluded.stopping,
-    seen_at = excluded.seen_at
+    lanes = excluded.lanes, seen_at = excluded.seen_at
 """
 
 
@@ -37,13 +39,44 @@ async def report(
     in_flight: int = 0,
     granted: Mapping[str, datetime] | None = None,
     stopping: bool = False,
+    lanes: Mapping[str, LaneReport] | None = None,
 ) -> None:
-    """Say that a process is alive. ``granted``: highest rank claimed by ``lane:priority``."""
+    """Say that a process is alive. ``granted``: highest ranks claimed, by :func:`granted_key`;
+    ``lanes``: those that it serves, and how each stands."""
     document = msgspec.json.encode(granted).decode() if granted else None
     await tx.execute(
         REPORT, worker_id, role, name, host_name(), os.getpid(), slots, in_flight, document,
-        stopping, tx.now,
+        stopping, _encoded(lanes), tx.now,
     )  # fmt: skip
+
+
+def _encoded(lanes: Mapping[str, LaneReport] | None) -> str | None:
+    return msgspec.json.encode(lanes).decode() if lanes else None
+
+
+NOTE_LANES: Final = "UPDATE workers SET lanes = $2 WHERE id = $1"
+
+
+async def note_lanes(tx: Tx, worker_id: UUID, lanes: Mapping[str, LaneReport]) -> None:
+    """Keep how the lanes of a worker stand, once it has reported that it is alive."""
+    await tx.execute(NOTE_LANES, worker_id, _encoded(lanes))
+
+
+LANES: Final = """
+SELECT lanes FROM workers
+WHERE lanes IS NOT NULL AND NOT stopping AND seen_at >= coalesce($1, now()) - $2::interval
+"""
+
+
+async def lanes(tx: Tx) -> list[dict[str, LaneReport]]:
+    """How their lanes stand for each of the living workers."""
+    rows = await tx.rows(LANES, tx.now, ALIVE)
+    return [msgspec.json.decode(row["lanes"], type=dict[str, LaneReport]) for row in rows]
+
+
+def granted_key(lane: str, band: Band) -> str:
+    """Under which name the highest rank that was claimed of a lane is reported."""
+    return f"{lane}:{band.priority}:queue" if band.queued else f"{lane}:{band.priority}"
 
 
 GONE: Final = "DELETE FROM workers WHERE id = $1"
@@ -120,11 +153,22 @@ async def hosts(tx: Tx) -> set[str]:
     return {row["host"] for row in await tx.rows(HOSTS, tx.now, ALIVE)}
 
 
+SERVED: Final = """
+SELECT DISTINCT json_object_keys(lanes) AS lane FROM workers
+WHERE role = 'worker' AND NOT stopping AND seen_at >= coalesce($1, now()) - $2::interval
+"""
+
+
+async def served(tx: Tx) -> set[str]:
+    """The lanes that living workers serve."""
+    return {row["lane"] for row in await tx.rows(SERVED, tx.now, ALIVE)}
+
+
 GRANTED: Final = "SELECT granted FROM workers WHERE granted IS NOT NULL"
 
 
 async def granted(tx: Tx) -> dict[str, datetime]:
-    """The highest rank that was ever claimed, by ``lane:priority``, as far as reported."""
+    """The highest rank that was ever claimed, by :func:`granted_key`, as far as reported."""
     highest: dict[str, datetime] = {}
     for row in await tx.rows(GRANTED):
         for key, rank in msgspec.json.decode(row["granted"], type=dict[str, datetime]).items():

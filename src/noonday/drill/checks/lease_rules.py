@@ -23,6 +23,7 @@ ENDS = {
     ("READY", "CANCELLED"): Event.CANCEL,
     ("RETRYING", "CANCELLED"): Event.CANCEL,
 }
+_CAPS = ("tenant_cap", "host_cap", "key_cap", "key_slot")
 CHANGES = {
     ("READY", "RUNNING"): Event.CLAIM,
     ("RUNNING", "RETRYING"): Event.RETRY,
@@ -120,6 +121,8 @@ def i8_only_allowed_transitions(evidence: Evidence) -> Iterator[str]:
     for run, entries in evidence.by_run.items():
         gone = False
         for entry in entries:
+            if _is_marked(entry):
+                continue
             replayed = entry.before is None and evidence.reopens(entry)
             if gone and not replayed:
                 yield f"{run} came back after it had ended"
@@ -145,9 +148,33 @@ def _event(entry: Entry, outcome: str | None) -> Event | None:
             extended = before["locked_until"] != after["locked_until"]
             return Event.HEARTBEAT if extended else Event.REQUEST_CANCEL
         case "READY", "READY":
-            return Event.ADMIT if after["hold"] is None else None
+            return _let_on(before["hold"], after["hold"])
         case states:
             return CHANGES.get(states)
+
+
+def _let_on(before: str | None, after: str | None) -> Event | None:
+    """What happened to a READY run, by what held it and what holds it now."""
+    match before, after:
+        case None, "cap":
+            return Event.PUT_BACK
+        case "cap", "cap":
+            return Event.REKEY
+        case "cap", None:
+            return Event.GIVE_SLOT
+        case str(), None | "cap":
+            return Event.ADMIT
+    return None
+
+
+def _is_marked(entry: Entry) -> bool:
+    """Whether it counts against a cap from now on, and nothing else has changed."""
+    before, after = entry.before, entry.after
+    if before is None or after is None:
+        return False
+    return before != after and {**before, **dict.fromkeys(_CAPS)} == {
+        **after, **dict.fromkeys(_CAPS)
+    }  # fmt: skip
 
 
 def _release(before: dict[str, Any], after: dict[str, Any]) -> Event | None:
@@ -171,7 +198,7 @@ def _source(entry: Entry) -> Source:
     if before is None:
         return Source.NONE
     if before["state"] == "READY" and before["hold"] is not None:
-        return Source.HELD
+        return Source.WAITING if before["hold"] == "cap" else Source.HELD
     if before["state"] == "RUNNING" and moment(before["locked_until"]) < entry.began_at:
         return Source.LAPSED
     return Source(before["state"])

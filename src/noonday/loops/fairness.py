@@ -1,0 +1,58 @@
+"""Fairness between processes: what each has to know of the others to rank, once a second."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from noonday.domain.fair import Ranker, Told
+from noonday.domain.model import EPOCH
+from noonday.store import Store, charges, costs, workers
+
+REFRESH_SEC: Final = 1.0
+OVERLAP: Final = timedelta(seconds=5)
+"""What was written so long ago may have been committed since it was last looked for."""
+WEIGHTS_EVERY: Final = 5
+"""Refreshes between two looks at the weights of tenants."""
+
+
+class Fairness:
+    """Keeps the ranker of one process up to date, and tells the others what it has charged."""
+
+    def __init__(self, store: Store, id: UUID, ranker: Ranker) -> None:
+        self._store = store
+        self._id = id
+        self._ranker = ranker
+        self._since: datetime = EPOCH
+        self._told: dict[str, Told] = {}
+        self._ticks = 0
+
+    async def tick(self) -> int:
+        """Read what has changed, and tell what we have charged, if that has."""
+        ranker = self._ranker
+        async with self._store.transaction() as tx:
+            now = await tx.clock()
+            ageing = await charges.ageing(tx)
+            reports = await workers.lanes(tx)
+            heard = await charges.others(tx, self._id, self._since)
+            changed = await costs.changed(tx, self._since)
+            if self._ticks % WEIGHTS_EVERY == 0:
+                ranker.weigh(await charges.weights(tx))
+        ranker.learn(changed)
+        ranker.refresh(now, ageing, reports)
+        ranker.hear(heard)
+        self._since = now - OVERLAP
+        self._ticks += 1
+        await self._tell()
+        return 0
+
+    async def _tell(self) -> None:
+        told = self._ranker.tell()
+        news = {lane: each for lane, each in told.items() if each != self._told.get(lane, {})}
+        if not news:
+            return
+        async with self._store.transaction() as tx:
+            for lane, each in sorted(news.items()):
+                await charges.put(tx, self._id, lane, each)
+        self._told = told

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,10 +11,11 @@ from noonday.api.ids import job_id_of
 from noonday.api.pages import json
 from noonday.api.problems import not_found
 from noonday.domain import explaining
-from noonday.domain.explaining import MOST_AHEAD, Explanation, Facts, Use
-from noonday.domain.model import EPOCH, PRIORITIES
-from noonday.domain.ranking import AGEING_STEP
-from noonday.store import Row, Tx, explanations, runs
+from noonday.domain.explaining import MOST_AHEAD, Explanation, Facts, Use, ranges_before
+from noonday.domain.ranking import AGEING_SEC
+from noonday.domain.rates import KEY_PREFIX
+from noonday.store import Row, Tx, dependencies, explanations, rates, runs, workers
+from noonday.store.explanations import MOST_NAMED
 
 
 async def explain(request: Request) -> Response:
@@ -33,45 +32,72 @@ async def explain(request: Request) -> Response:
 async def _facts(tx: Tx, job: Row) -> Facts:
     facts = Facts(await tx.clock(), job)
     run = await explanations.run(tx, job["id"])
-    timer = await explanations.timer(tx, job["id"]) if job["state"] == "ACTIVE" else None
-    if timer is not None:
-        facts = facts._replace(timer=timer, scheduler_alive=timer["owned"])
     if run is None:
-        last = None if timer else await explanations.last(tx, job["id"])
-        return facts._replace(last=last)
+        return await _without_run(tx, facts)
     facts = facts._replace(run=run)
     if run["state"] != "READY":
         return facts
     return await (_of_hold if run["hold"] else _of_lane)(tx, facts, run)
 
 
+async def _without_run(tx: Tx, facts: Facts) -> Facts:
+    job_id = facts.job["id"]
+    if facts.job["state"] != "ACTIVE":
+        return facts
+    waiting = await explanations.waiting(tx, job_id)
+    if waiting is not None:
+        found = await dependencies.open_parents(tx, [job_id], MOST_NAMED)
+        return facts._replace(waiting=waiting, parents=[str(one) for one in found.get(job_id, ())])
+    timer = await explanations.timer(tx, job_id)
+    if timer is not None:
+        return facts._replace(timer=timer, scheduler_alive=timer["owned"])
+    return facts._replace(last=await explanations.last(tx, job_id))
+
+
 async def _of_hold(tx: Tx, facts: Facts, run: Row) -> Facts:
-    key, tenant_id = run["hold_key"], run["tenant_id"]
+    key = run["hold_key"]
     facts = facts._replace(ahead=await explanations.ahead_held(tx, run, MOST_AHEAD))
     if run["hold"] == "cap":
         used, users = await explanations.users(tx, run)
-        most = await explanations.limit(tx, key, tenant_id)
-        if most is None:
+        most = await explanations.limit(tx, key, run["tenant_id"])
+        if most is None:  # taken away just now; a key is one at a time then
             most = 1 if key == run["key_cap"] else used
-        return facts._replace(use=Use(used, most, [str(user) for user in users]))
+        service = await explanations.service_sec(tx, facts.job)
+        pace = most / service if service else None
+        use = Use(used, most, [str(user) for user in users])
+        return facts._replace(use=use, starts_per_sec=pace)
     if run["hold"] == "breaker":
         return facts._replace(target=await explanations.target(tx, key))
+    if run["hold"] == "rate":
+        rate = await _rate(tx, key.removeprefix(KEY_PREFIX))
+        return facts._replace(rate_per_sec=rate, starts_per_sec=rate)
     return facts
 
 
+async def _rate(tx: Tx, key: str) -> float | None:
+    found = (await rates.limits_of(tx, [key])).get(key)
+    stands = await rates.stand(tx, [key])
+    return None if found is None else found * min((row["slowed"] for row in stands), default=1.0)
+
+
 async def _of_lane(tx: Tx, facts: Facts, run: Row) -> Facts:
-    lane = await explanations.lane(tx, run["lane"])
-    use = None
+    name = run["lane"]
+    lane = await explanations.lane(tx, name)
+    reports = [each[name] for each in await workers.lanes(tx) if name in each]
+    slots, use = sum(report.slots for report in reports), None
     if lane is not None and lane["max_running"] is not None:
         most = lane["max_running"]
-        use = Use(await explanations.lane_users(tx, lane["name"], most), most)
-    step = timedelta(seconds=lane["ageing_sec"]) if lane is not None else AGEING_STEP
-    ranges = [
-        (priority, EPOCH, run["rank"] + (run["priority"] - priority) * step)
-        for priority in PRIORITIES
-    ]
+        use = Use(await explanations.lane_users(tx, name, most), most)
+        slots = min(slots, most)
+    ageing_sec = AGEING_SEC if lane is None else lane["ageing_sec"]
+    before = ranges_before(run["rank"], run["priority"], facts.now, ageing_sec, reports)
+    service = await explanations.service_sec(tx, facts.job)
     return facts._replace(
-        lane=lane, use=use, ahead=await explanations.ahead(tx, run["lane"], ranges, MOST_AHEAD)
+        lane=lane,
+        use=use,
+        slots=sum(report.slots for report in reports),
+        ahead=await explanations.ahead(tx, name, before, MOST_AHEAD),
+        starts_per_sec=slots / service if service else None,
     )
 
 

@@ -13,6 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from noonday.domain.lane_clock import LaneReport
+from noonday.domain.model import EPOCH, PRIORITIES
+from noonday.domain.ranking import QUEUE, is_queued, queued, seconds, tag_of
+
 MOST_AHEAD: Final = 10_000
 """Runs ahead of one are counted up to here."""
 LONGEST_ESTIMATE: Final = timedelta(days=30)
@@ -71,6 +75,8 @@ class Facts(NamedTuple):
     """The breaker that the run is held by."""
     rate_per_sec: float | None = None
     """The rate that the run is held by."""
+    waiting: Mapping[str | int, Any] | None = None
+    """What is to be armed once its parents have ended."""
     parents: Sequence[str] = ()
     """Jobs that have to end before it."""
     lane: Mapping[str | int, Any] | None = None
@@ -132,6 +138,8 @@ def _of_job(facts: Facts) -> Explanation:
             )  # fmt: skip
         case "PAUSED":
             return Explanation(Constraint.PAUSED, f"The job is paused{why}.", "Resume it.", since)
+    if facts.waiting is not None:
+        return _after(facts)
     return _armed(facts, facts.timer) if facts.timer is not None else _ended(facts)
 
 
@@ -203,8 +211,6 @@ def _held(facts: Facts, run: Mapping[str | int, Any]) -> Explanation:
             return _left_alone(facts.target)
         case "rate":
             return _paced(facts)
-        case "after":
-            return _after(facts)
     return Explanation(
         Constraint.OVERLAP, "Another run of the job is unfinished.", "The end of that run."
     )
@@ -269,7 +275,7 @@ def _after(facts: Facts) -> Explanation:
     jobs = ", ".join(facts.parents[:3]) + (" …" if len(facts.parents) > 3 else "")
     return Explanation(
         Constraint.AFTER, f"It waits for jobs that have not ended: {jobs}.",
-        "The end of the last of them.", blocked_by=tuple(facts.parents),
+        "The end of the last of them, and its own time.", blocked_by=tuple(facts.parents),
     )  # fmt: skip
 
 
@@ -307,7 +313,7 @@ def _in_lane(facts: Facts, run: Mapping[str | int, Any]) -> Explanation:
 
 def _placed(found: Explanation, facts: Facts) -> Explanation:
     """With its place and, where a rate is measured, when its turn may come."""
-    if facts.ahead is None or found.constraint is Constraint.AFTER:
+    if facts.ahead is None:
         return found
     place = msgspec.structs.replace(found, position=facts.ahead + 1)
     if not facts.starts_per_sec or facts.ahead >= MOST_AHEAD:
@@ -316,6 +322,30 @@ def _placed(found: Explanation, facts: Facts) -> Explanation:
         timedelta(seconds=(facts.ahead + 1) / facts.starts_per_sec), LONGEST_ESTIMATE
     )
     return msgspec.structs.replace(place, estimated_start_at=max(begins, found.until or begins))
+
+
+def ranges_before(
+    rank: datetime,
+    priority: int,
+    now: datetime,
+    ageing_sec: float,
+    reports: Sequence[LaneReport] = (),
+) -> list[tuple[int, datetime, datetime]]:
+    """Where the runs of a lane lie that are claimed before one of ``rank``, as its workers claim:
+    priorities, each with ranks from and to."""
+    report = max((one for one in reports if one.waiting), key=lambda one: one.clock, default=None)
+    v, rate = (seconds(now), 1.0) if report is None else (min(report.v), report.rate)
+    step = ageing_sec * rate
+    if is_queued(rank):
+        key = tag_of(rank) - v + priority * step
+    else:
+        key = rate * (rank - now).total_seconds() + priority * step
+    found = []
+    for each in PRIORITIES:
+        ahead = key - each * step
+        found.append((each, EPOCH, min(now + timedelta(seconds=ahead / rate), QUEUE)))
+        found.append((each, QUEUE, max(queued(v + ahead), QUEUE)))
+    return found
 
 
 def _words(span: timedelta) -> str:

@@ -51,6 +51,14 @@ async def run(tx: Tx, job_id: UUID) -> Row | None:
     return await tx.row(RUN, job_id)
 
 
+WAITING: Final = "SELECT occurrence_at, due_at FROM dependents WHERE job_id = $1"
+
+
+async def waiting(tx: Tx, job_id: UUID) -> Row | None:
+    """What a job that waits for others is to be armed with."""
+    return await tx.row(WAITING, job_id)
+
+
 LAST: Final = """
 SELECT occurrence_at, kind, outcome, reason, ended_at FROM occurrences WHERE job_id = $1
 ORDER BY occurrence_at DESC, kind DESC LIMIT 1
@@ -71,6 +79,18 @@ FROM lanes WHERE name = $1
 async def lane(tx: Tx, name: str) -> Row | None:
     """The settings of a lane, and whether it stands still."""
     return await tx.row(LANE, name)
+
+
+SERVICE: Final = """
+SELECT coalesce((SELECT seconds FROM costs WHERE tenant_id = $1 AND target_host = $2),
+                (SELECT service_sec FROM wanted_slots WHERE lane = $3))
+"""
+
+
+async def service_sec(tx: Tx, job: Row) -> float | None:
+    """How long runs like a job's keep a slot, as far as that was measured."""
+    found: float | None = await tx.value(SERVICE, job["tenant_id"], job["target_host"], job["lane"])
+    return found
 
 
 TARGET: Final = "SELECT state, reason, since, probe_at, host, url FROM targets WHERE hold_key = $1"

@@ -250,8 +250,8 @@ async def check_look_below_the_floors(made: Explained) -> None:
 
 
 async def check_look_at_lanes(made: Explained) -> None:
-    floors = [(lane, *each) for lane in ("default", "batch") for each in Floors().each()]
-    plan = await made.plan(runs.LOOK, lambda tx: runs.look(tx, floors))
+    spans = {lane: Floors().each() for lane in ("default", "batch")}
+    plan = await made.plan(runs.LOOK, lambda tx: runs.look(tx, spans))
     assert (plan.indexes, plan.tables) == ({"runs_claim"}, {"runs"})
 
 

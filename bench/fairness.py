@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from bench import harness, wire
 from bench.harness import Service, Sink, Usage
@@ -139,3 +139,9 @@ async def shares(scale: float) -> dict[str, Figures]:
         await store.close()
         sink.stop()
     return found
+
+
+PARTS: dict[str, Callable[[float], Coroutine[object, None, dict[str, Figures]]]] = {
+    "flood": flood,
+    "shares": shares,
+}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
 from noonday.domain.breaker import pauses, target_of
 from noonday.domain.explaining import Constraint
+from noonday.domain.lane_clock import LaneReport
+from noonday.domain.ranking import queued, seconds
 from noonday.domain.roles import Role
-from noonday.store import targets
+from noonday.store import targets, workers
 from tests.support.database_locks import value
 from tests.support.outcomes import bring
 from tests.support.servers import NOW, Api
@@ -33,6 +36,9 @@ async def explained(api: Api, job: str) -> Any:
 
 async def served(api: Api, *lanes: str) -> None:
     """A living worker with slots for these lanes."""
+    async with api.store.transaction() as tx:
+        reports = {lane: LaneReport(8, open=True) for lane in lanes}
+        await workers.report(tx, uuid4(), "worker", "one", slots=8, lanes=reports)
 
 
 async def held_by(api: Api, cap: str, key: str, *, users: int, limit: int | None) -> str:
@@ -236,6 +242,59 @@ async def test_the_place_in_the_queue_goes_by_priority_and_waiting(api: Api) -> 
     assert (told["constraint"], told["position"]) == (Constraint.QUEUED, 2)
     await do(api, "UPDATE runs SET rank = rank - interval '1 hour' WHERE priority = 6")
     assert (await explained(api, job))["position"] == 3
+
+
+async def test_a_run_of_a_flood_is_behind_what_queues_before_it_and_what_is_in_front(
+    api: Api,
+) -> None:
+    await served(api, "default")
+    jobs = [await api.admin.create(schedule=NOW) for _ in range(4)]
+    async with api.store.transaction() as tx:
+        now = seconds(await tx.clock())
+        for n, job in enumerate(jobs[1:], 1):
+            rank = queued(now + n * 60)
+            await tx.execute("UPDATE runs SET rank = $2 WHERE job_id = $1", UUID(job), rank)
+    places = [(await explained(api, job))["position"] for job in jobs]
+    assert places == [1, 2, 3, 4]
+
+
+async def test_the_start_is_estimated_from_slots_and_how_long_runs_take(api: Api) -> None:
+    await served(api, "default")
+    job = await api.admin.create(schedule=NOW)
+    assert (await explained(api, job))["estimated_start_at"] is None
+    await do(
+        api,
+        """INSERT INTO costs (tenant_id, target_host, seconds, changed_at)
+           SELECT tenant_id, target_host, 80, now() FROM jobs""",
+    )
+    async with api.store.transaction() as tx:
+        now = await tx.clock()
+    begins = datetime.fromisoformat((await explained(api, job))["estimated_start_at"])
+    assert timedelta(seconds=9) < begins - now < timedelta(seconds=11)
+
+
+@pytest.mark.parametrize("slowed", [1.0, 0.5])
+async def test_a_rate_limit_says_its_rate(api: Api, slowed: float) -> None:
+    job = await api.admin.create(schedule=NOW)
+    key = "host:1:receiver.example"
+    await do(
+        api,
+        f"""INSERT INTO limits (key, tenant_id, kind, name, rate_per_sec, changed_at)
+            VALUES ('{key}', 1, 'host', 'receiver.example', 10, now())""",
+        f"""INSERT INTO rates (key, next_at, slowed, slowed_at)
+            VALUES ('{key}', now(), {slowed}, now())""",
+        f"UPDATE runs SET hold = 'rate', hold_key = 'rate:{key}', claimable = false",
+    )
+    told = await explained(api, job)
+    assert (told["constraint"], told["position"]) == (Constraint.RATE_LIMIT, 1)
+    assert f"{10 * slowed:g} per second" in told["detail"]
+    assert told["estimated_start_at"] is not None
+
+
+async def test_what_waits_for_others_names_them(api: Api) -> None:
+    parents = [await api.admin.create() for _ in range(2)]
+    told = await explained(api, await api.admin.create(after=parents))
+    assert (told["constraint"], sorted(told["blocked_by"])) == (Constraint.AFTER, sorted(parents))
 
 
 async def test_of_several_unfinished_runs_the_furthest_is_told_of(api: Api) -> None:

@@ -76,8 +76,8 @@ async def _of_hold(tx: Tx, facts: Facts, run: Row) -> Facts:
 
 async def _rate(tx: Tx, key: str) -> float | None:
     found = (await rates.limits_of(tx, [key])).get(key)
-    stands = await rates.stand(tx, [key])
-    return None if found is None else found * min((row["slowed"] for row in stands), default=1.0)
+    stands = (await rates.stand(tx, [key])).get(key)
+    return None if found is None else found * (stands["slowed"] if stands else 1.0)
 
 
 async def _of_lane(tx: Tx, facts: Facts, run: Row) -> Facts:

@@ -64,7 +64,7 @@ def _post(running: Service, path: str, body: object) -> bytes:
     return wire.request("POST", path, json.dumps(body).encode(), headers)
 
 
-async def _ready(running: Service) -> None:
+async def ready(running: Service) -> None:
     """Wait until the API answers."""
     raw = _post(running, "/v1/jobs", job("http://127.0.0.1:1/", {"type": "once", "delay": "P30D"}))
     for _ in range(200):
@@ -82,7 +82,7 @@ async def post(scale: float) -> dict[str, Figures]:
     found = {}
     for name, schedule in (("later", {"type": "once", "delay": "P30D"}), ("now", {"type": "once"})):
         async with harness.service("api") as running:
-            await _ready(running)
+            await ready(running)
             store = await running.store()
             raw = _post(running, "/v1/jobs", job("http://127.0.0.1:1/", dict(schedule)))
             before, began = await running.usage(store), time.perf_counter()
@@ -104,7 +104,7 @@ async def quotas(scale: float) -> dict[str, Figures]:
     turns, names = 3, ("without", "with")
     parts: dict[str, list[Figures]] = {name: [] for name in names}
     async with harness.service("api") as running:
-        await _ready(running)
+        await ready(running)
         store = await running.store()
         due = {"type": "once", "delay": "P30D"}
         raw = _post(running, "/v1/jobs", job("http://127.0.0.1:1/", dict(due)))
@@ -128,7 +128,7 @@ def _median(found: list[Figures]) -> Figures:
 async def bulk(scale: float) -> dict[str, Figures]:
     """POST /v1/jobs:batch by 1,000, two connections."""
     async with harness.service("api") as running:
-        await _ready(running)
+        await ready(running)
         store = await running.store()
         one = {"job": job("http://127.0.0.1:1/", {"type": "once", "delay": "P30D"})}
         raw = _post(running, "/v1/jobs:batch", {"atomic": False, "jobs": [one] * 1_000})
@@ -140,7 +140,7 @@ async def bulk(scale: float) -> dict[str, Figures]:
     return {"bulk by 1,000": rows}
 
 
-async def _fill(running: Service, url: str, count: int, **fields: object) -> None:
+async def fill(running: Service, url: str, count: int, **fields: object) -> None:
     """Jobs that are due now, with their runs READY."""
     one = {"job": job(url, {"type": "once"}) | fields}
     raw = _post(running, "/v1/jobs:batch", {"atomic": False, "jobs": [one] * 1_000})
@@ -154,7 +154,7 @@ async def _fill(running: Service, url: str, count: int, **fields: object) -> Non
     connection.close()
 
 
-async def _drained(store: Store) -> None:
+async def drained(store: Store) -> None:
     """Wait until no run is left."""
     while True:
         async with store.transaction() as tx:
@@ -224,9 +224,9 @@ async def long(scale: float) -> dict[str, Figures]:
     """
     count, seconds, found = 10_000, max(120 * scale, 30), {}
     async with harness.service("api", "scheduler") as running:
-        await _ready(running)
+        await ready(running)
         target = {"type": "http", "url": "http://127.0.0.1:1/", "timeout_sec": 3_600}
-        await _fill(running, "", count, target=target)
+        await fill(running, "", count, target=target)
         store = await running.store(4)
         beats = await Watched.open(str(running.settings.database_url), size=1)
         metrics = Metrics()
@@ -266,8 +266,8 @@ async def drain(scale: float) -> dict[str, Figures]:
     """No-op runs that are due already, claimed and settled by one worker in this process."""
     count = max(int(200_000 * scale), 10_000)
     async with harness.service("api") as running:
-        await _ready(running)
-        await _fill(running, "http://127.0.0.1:1/", count)
+        await ready(running)
+        await fill(running, "http://127.0.0.1:1/", count)
         store, beats = await running.store(4), await running.store(1)
         metrics = Metrics()
         worker = Worker(
@@ -284,7 +284,7 @@ async def drain(scale: float) -> dict[str, Figures]:
         before, used, began = await running.usage(store), time.process_time(), time.perf_counter()
         claim.start()
         settle.start()
-        await _drained(beats)
+        await drained(beats)
         seconds = time.perf_counter() - began
         rows = figures(count, seconds, before, await running.usage(store), [])
         rows["noonday_us"] = (time.process_time() - used) / count * 1e6
@@ -300,13 +300,13 @@ async def webhook(scale: float) -> dict[str, Figures]:
     count = max(int(40_000 * scale), 4_000)
     sink = Sink()
     async with harness.service("api") as running:
-        await _ready(running)
-        await _fill(running, sink.url, count)
+        await ready(running)
+        await fill(running, sink.url, count)
         store = await running.store()
         before, began = await running.usage(store), time.perf_counter()
         running.start("worker")
         running.start("worker")
-        await _drained(store)
+        await drained(store)
         seconds = time.perf_counter() - began
         rows = figures(count, seconds, before, await running.usage(store), [])
         await store.close()
@@ -321,7 +321,7 @@ async def start_latency(scale: float) -> dict[str, Figures]:
     count = max(int(400 * scale), 60)
     sink = Sink()
     async with harness.service("api", "scheduler", "worker") as running:
-        await _ready(running)
+        await ready(running)
         store = await running.store()
         host, port = running.address.removeprefix("http://").rsplit(":", 1)
         loop = asyncio.get_running_loop()
@@ -333,7 +333,7 @@ async def start_latency(scale: float) -> dict[str, Figures]:
                 _post(running, "/v1/jobs", job(sink.url, {"type": "once", "delay": "PT1S"}))
             )
         await asyncio.sleep(1.5)
-        await _drained(store)
+        await drained(store)
         seconds = time.perf_counter() - began
         after = await running.usage(store)
         await store.close()
@@ -356,15 +356,15 @@ async def rates(scale: float) -> dict[str, Figures]:
     for per_sec, count in ((100, 1_000), (1_000, max(int(10_000 * scale), 2_000))):
         sink = Sink()
         async with harness.service("api") as running:
-            await _ready(running)
+            await ready(running)
             store = await running.store()
             async with store.transaction() as tx:
                 await tx.execute(LIMIT, float(per_sec))
-            await _fill(running, sink.url, count)
+            await fill(running, sink.url, count)
             before, began = await running.usage(store), time.perf_counter()
             for role in ("scheduler", "worker", "worker"):
                 running.start(role)
-            await _drained(store)
+            await drained(store)
             seconds = time.perf_counter() - began
             after = await running.usage(store)
             async with store.transaction() as tx:

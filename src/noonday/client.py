@@ -197,6 +197,10 @@ class Jobs(Resource[_D_co, _I_co]):
             )
         )
 
+    def explain(self, job_id: str) -> _D_co:
+        """Why the job is, or is not, running now."""
+        return self._send(_read(f"/v1/jobs/{_segment(job_id)}/explain"))
+
     def executions(self, job_id: str, **filters: Any) -> _I_co:
         """Attempts, newest first."""
         return self._pages(_read(f"/v1/jobs/{_segment(job_id)}/executions", filters))

@@ -58,6 +58,7 @@ CASES = {
     "trigger_job": Case({}, "job", MISSING_JOB),
     "list_executions": JOB,
     "list_occurrences": JOB,
+    "explain_job": JOB,
     "get_run": Case(thing="run", missing=MISSING_RUN),
     "cancel_run": Case({}, "run", MISSING_RUN),
     "cancel_jobs": Case({"filter": {"lane": "long"}}),

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from noonday.api.problems import ProblemDocument
 from noonday.domain.dependencies import After
+from noonday.domain.explaining import Constraint
 from noonday.domain.model import Cron, HttpTarget, Interval, Once, RetryPolicy, Schedule
 
 T = TypeVar("T")
@@ -349,6 +350,35 @@ class ResumedDocument(msgspec.Struct, frozen=True):
     """What a person has resumed of a host."""
 
     resumed: list[TargetStateDocument]
+
+
+class UseDocument(msgspec.Struct, frozen=True):
+    """How much of a limit is used."""
+
+    used: int
+    limit: int
+
+
+class ExplanationDocument(msgspec.Struct, frozen=True):
+    """Why a job is, or is not, running now: the one constraint that holds it."""
+
+    job_id: str
+    run_id: str | None
+    """Its run that this is about; none while nothing of it is unfinished."""
+    constraint: Constraint
+    detail: Annotated[str, _note("A sentence for people.")]
+    frees: Annotated[str, _note("What would let it go on, for people.")]
+    since: Stamp | None
+    until: Annotated[Stamp | None, _note("When it ends by itself, as far as that is known.")]
+    position: Annotated[
+        int | None, _note("The place among those that wait for the same; 1 is next.")
+    ]
+    position_is_exact: Annotated[bool, _note("False when there are more ahead than were counted.")]
+    estimated_start_at: Annotated[
+        Stamp | None, _note("From the rate at which such runs have begun lately.")
+    ]
+    blocked_by: Annotated[list[str], _note("Ids of runs, or of jobs, that hold it; at most 5.")]
+    use: UseDocument | None
 
 
 class LimitDocument(msgspec.Struct, frozen=True):

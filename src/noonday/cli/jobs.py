@@ -265,7 +265,16 @@ def occurrences(
         show_list(found, OCCURRENCES, limit, as_json)
 
 
+def explain(
+    job_id: JobId, config: Config = None, url: Url = None, key: Key = None, as_json: Json = False
+) -> None:
+    """Say why a job is not running now, what would free it, and when it may start."""
+    with connect(config, url, key) as noonday:
+        show(noonday.jobs.explain(job_id), as_json)
+
+
 COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "explain": explain,
     "executions": executions,
     "occurrences": occurrences,
 }

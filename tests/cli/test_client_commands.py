@@ -256,6 +256,33 @@ def test_what_cannot_be_meant_is_wrong_usage_and_nothing_is_sent(
     assert server.received == []
 
 
+# --- settings that can be taken away -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        ("--creates-per-sec 2.5 --creates-burst 10", {"creates_per_sec": 2.5, "creates_burst": 10}),
+        ("--create-bytes-per-sec 1000", {"create_bytes_per_sec": 1000}),
+        ("--max-pending-jobs none", {"max_pending_jobs": None}),
+        ("--creates-per-sec none --keep-responses",
+         {"keep_responses": True, "creates_per_sec": None}),
+        ("--max-pending-jobs -1", {"max_pending_jobs": -1}),
+    ],
+)  # fmt: skip
+def test_a_quota_is_set_to_a_number_or_taken_away(
+    call: Call, server: ScriptedServer, arguments: str, body: dict[str, object]
+) -> None:
+    server.will(Answer(200, {"id": "x"}))
+    assert call("tenants", "set", "shop", *arguments.split()).exit_code == 0
+    assert json.loads(server.received[0].body) == body
+
+
+def test_a_quota_that_is_no_number_is_refused(call: Call, server: ScriptedServer) -> None:
+    assert call("tenants", "set", "shop", "--creates-per-sec", "many").exit_code == 2
+    assert server.received == []
+
+
 # --- text from tenants and receivers ------------------------------------------------------------
 
 EVIL = "[red]x[/red] {{7*7}}\x1b[2J\n\t=cmd\u202e"

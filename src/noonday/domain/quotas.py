@@ -111,7 +111,7 @@ class Lease:
         if now >= self._until:
             more //= 2
         elif held < number or held * 2 < more:
-            more = max(more * 2, number)
+            more = max(more * 4, number)
         self._extra = min(more, self.rate.block)
         return max(0, number - held + self._extra)
 

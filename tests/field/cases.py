@@ -164,6 +164,25 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
         "test_jobs_go_when_they_ended_long_enough_ago_and_nothing_needs_them",
     ),
     # Fairness.
+    "FAR-01": (
+        "tests/field/test_fairness.py::"
+        "test_endless_urgent_work_does_not_stop_the_least_urgent",
+        "tests/domain/test_fair.py::"
+        "test_nobody_within_its_share_starves_under_a_permanent_flood",
+    ),
+    "FAR-02": (
+        "tests/field/test_fairness.py::"
+        "test_a_flood_does_not_delay_the_single_runs_of_others",
+        "tests/domain/test_fair.py::"
+        "test_the_single_runs_of_others_do_not_wait_behind_a_flood_however_large",
+    ),
+    "FAR-04": (
+        "tests/field/test_fairness.py::"
+        "test_the_wait_of_the_least_urgent_does_not_depend_on_how_much_waits_before_it",
+        "tests/field/test_fairness.py::test_fifty_tenants_get_their_shares_by_weight",
+        "tests/domain/test_fair.py::"
+        "test_fifty_tenants_of_weight_one_and_ten_get_their_shares",
+    ),
     "FAR-03": (
         "tests/field/test_caps.py::"
         "test_a_key_is_never_carried_out_more_often_at_a_time_than_it_may_be",

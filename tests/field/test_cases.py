@@ -15,7 +15,7 @@ WANTED = [
     *(f"RTY-0{n}" for n in range(1, 9)),
     *(f"DUP-0{n}" for n in (1, 2, 3, 4, 7, 8)),
     *(f"PGD-0{n}" for n in range(1, 8)),
-    "FAR-03",
+    *(f"FAR-0{n}" for n in range(1, 5)),
 ]  # fmt: skip
 
 

@@ -287,7 +287,7 @@ async def check_dead_letter(made: Explained) -> None:
 
 async def check_due_retries(made: Explained) -> None:
     async with made.store.transaction() as tx:
-        explaining = ExplainingTx(tx, NOW + 60 * SECOND)
+        explaining = ExplainingTx(tx, datetime.now(UTC) + 60 * SECOND)
         assert await runs.retry_due(explaining, 50)
     plan = explaining.plans[runs.RETRIES_DUE]
     assert (plan.indexes, plan.scans) == ({"runs_retry_due", "jobs_pkey"}, set())

@@ -34,14 +34,14 @@ async def limit(cluster: Cluster) -> None:
 
 def jobs(cluster: Cluster) -> list[dict[str, object]]:
     """Of each kind some; each fails once in a while, and so waits for its retry."""
-    elsewhere = f"http://localhost:{urlsplit(cluster.receiver.url).port}/work"
+    elsewhere = f"http://localhost:{urlsplit(cluster.receiver.url).port}/busy"
     wishes: list[dict[str, object]] = [
         {"concurrency_key": "one"},
         {"concurrency_key": "five"},
         {"target": {"type": "http", "url": elsewhere}},
         {},
     ]
-    made = [cluster.body("/work", **wish) for wish in wishes for _ in range(EACH)]
+    made = [cluster.body("/busy", **wish) for wish in wishes for _ in range(EACH)]
     random.Random(7).shuffle(made)
     return made
 
@@ -59,7 +59,7 @@ async def test_no_cap_is_exceeded_and_no_slot_lost_however_often_processes_are_k
 ) -> None:
     """A sweep over all attempts, from claim to settle or reap: never more than the cap at once."""
     moods = random.Random(11).choices([Answer(delay_sec=0.02), Answer(503)], [9, 1], k=2_000)
-    cluster.receiver.answer("/work", *moods)
+    cluster.receiver.answer("/busy", *moods)
     api, *others = await cluster.start("api", "scheduler", "scheduler", "worker", "worker")
     await limit(cluster)
     async with cluster.client() as client:

@@ -27,9 +27,9 @@ ORDER BY e.leased_at
 
 
 async def create(cluster: Cluster, count: int, **fields: Any) -> None:
-    cluster.receiver.answer("/work", Answer(delay_sec=WORK_SEC))
+    cluster.receiver.answer("/busy", Answer(delay_sec=WORK_SEC))
     async with cluster.client() as client:
-        made = await client.jobs.create_many([cluster.body("/work", **fields)] * count)
+        made = await client.jobs.create_many([cluster.body("/busy", **fields)] * count)
     for result in made["results"]:
         cluster.acknowledge(result["job"])
 
@@ -71,10 +71,10 @@ async def test_of_fifty_triggers_of_a_job_that_does_not_overlap_itself_one_is_ca
     cluster: Cluster,
 ) -> None:
     """FAR-03: the others are told why, with a clear 409."""
-    cluster.receiver.answer("/work", Answer(hold=True))
+    cluster.receiver.answer("/busy", Answer(hold=True))
     await start(cluster)
     async with cluster.client() as client:
-        body = cluster.body("/work", schedule={"type": "interval", "interval_sec": 86_400})
+        body = cluster.body("/busy", schedule={"type": "interval", "interval_sec": 86_400})
         body["schedule"]["starts_at"] = "2100-01-01T00:00:00Z"
         id = str(cluster.acknowledge(await client.jobs.create(body)))
         said = await asyncio.gather(

@@ -40,7 +40,7 @@ from noonday.store.cancels import Which
 from noonday.store.occurrences import Opening
 from noonday.store.runs import Held
 from noonday.store.settlements import WRITERS, Settlement
-from tests.support import seeds
+from tests.support import families, seeds
 from tests.support.dumps import changes, dump
 from tests.support.invariants import broken, wipe
 
@@ -469,6 +469,27 @@ async def test_a_lease_ends_after_its_last_instant(store: Store) -> None:
             assert len(await runs.expired(tx, "default", seeds.span(), store.now, 10)) == count
 
 
+async def test_that_others_wait_for_it_changes_nothing_else_of_a_run(
+    store: Store, subtests: pytest.Subtests
+) -> None:
+    for source in Source:
+        await wipe(store)
+        with subtests.test(source=source):
+            found = await found_at(store, source)
+            async with store.transaction() as tx:
+                before = await dump(tx)
+                unfinished = [dict(row) for row in await tx.rows("SELECT * FROM runs")]
+            async with store.transaction() as tx:
+                await families.announce(tx, found.run.job_id)
+            async with store.transaction() as tx:
+                changed = changes(before, await dump(tx))
+                flagged = [dict(row) for row in await tx.rows("SELECT * FROM runs")]
+            where = "timers" if source is Source.NONE else "runs"
+            assert changed == ({} if source in ENDED else {where: (1, 1)})
+            assert flagged == [row | {"awaited": True} for row in unfinished]
+
+
+ENDED = (Source.ENDED, Source.DEAD)
 BACK_AGAIN = {
     Event.INTERRUPT: Source.RUNNING,
     Event.HAND_BACK: Source.RUNNING,

@@ -26,6 +26,10 @@ statement in `store/runs.py` (`materialize` in `store/occurrences.py`, those of 
 `store/caps.py`), guarded by the state; those
 of a lease's holder also by the `lease_version`. What is not in the table changes nothing. The
 {MAX_INTERRUPTIONS}th time that a worker's shutdown interrupts a run, it becomes a dead letter.
+
+That other jobs wait for its end (`awaited`) is noted on a run in whatever state, and changes
+nothing else. What waits itself has no run yet: it is materialized when all that it waits for has
+ended, or is SKIPPED or CANCELLED in the ledger without ever having been a run.
 """
 
 WHAT_HAPPENS = {

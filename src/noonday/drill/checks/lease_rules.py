@@ -23,7 +23,7 @@ ENDS = {
     ("READY", "CANCELLED"): Event.CANCEL,
     ("RETRYING", "CANCELLED"): Event.CANCEL,
 }
-_CAPS = ("tenant_cap", "host_cap", "key_cap", "key_slot")
+_MARKS = ("awaited", "tenant_cap", "host_cap", "key_cap", "key_slot")
 CHANGES = {
     ("READY", "RUNNING"): Event.CLAIM,
     ("RUNNING", "RETRYING"): Event.RETRY,
@@ -168,12 +168,13 @@ def _let_on(before: str | None, after: str | None) -> Event | None:
 
 
 def _is_marked(entry: Entry) -> bool:
-    """Whether it counts against a cap from now on, and nothing else has changed."""
+    """Whether it counts against a cap from now on, or others wait for it, and nothing else has
+    changed."""
     before, after = entry.before, entry.after
     if before is None or after is None:
         return False
-    return before != after and {**before, **dict.fromkeys(_CAPS)} == {
-        **after, **dict.fromkeys(_CAPS)
+    return before != after and {**before, **dict.fromkeys(_MARKS)} == {
+        **after, **dict.fromkeys(_MARKS)
     }  # fmt: skip
 
 

@@ -197,7 +197,7 @@ def hold_that_spends_an_attempt() -> None:
 def replay_under_old_versions() -> None:
     from noonday.store import dead_letters
 
-    _edit(dead_letters, "REPLAY", ("c.attempts, c.lease_version", "0, 0"))
+    _edit(dead_letters, "REPLAY", ("o.attempts, o.lease_version", "0, 0"))
 
 
 def retry_that_comes_too_early() -> None:

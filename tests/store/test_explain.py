@@ -330,7 +330,6 @@ async def check_rates(made: Explained) -> None:
         rates.SLOW: lambda tx: rates.slow(tx, keys[0], SECOND, 0.1, SECOND),
         rates.LIMITED: rates.limited,
         rates.LIMITS_OF: lambda tx: rates.limits_of(tx, [*keys, "tenant:1"]),
-        rates.BEHIND: lambda tx: rates.behind(tx, "", 100),
     }.items():
         plan = await made.plan(statement, call)
         assert plan.scans <= {"tenants"}, statement

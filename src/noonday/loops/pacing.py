@@ -72,7 +72,7 @@ class Pacing:
 
     async def _keys(self) -> list[str]:
         async with self._store.transaction() as tx:
-            found = await rates.behind(tx, self._after, BATCH)
+            found = await holds.keys(tx, KEY_PREFIX, self._after, BATCH)
         self._after = found[-1] if len(found) == BATCH else ""
         return [key.removeprefix(KEY_PREFIX) for key in found]
 

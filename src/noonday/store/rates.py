@@ -205,24 +205,6 @@ async def slow(tx: Tx, key: str, wait: timedelta, least: float, again: timedelta
 
 # --- what waits for a rate --------------------------------------------------------------------
 
-# A skip scan: one look into the index for each key, however many runs it holds.
-BEHIND: Final = """
-WITH RECURSIVE each AS (
-    (SELECT hold_key FROM runs WHERE hold = 'rate' AND hold_key > $1 ORDER BY hold_key LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.hold_key FROM runs AS r WHERE r.hold = 'rate' AND r.hold_key > each.hold_key
-            ORDER BY r.hold_key LIMIT 1)
-    FROM each WHERE each.hold_key IS NOT NULL
-)
-SELECT hold_key FROM each WHERE hold_key IS NOT NULL LIMIT $2
-"""
-
-
-async def behind(tx: Tx, after: str, limit: int) -> list[str]:
-    """The keys of rates for which runs are on hold, in order, from just after one."""
-    return [row["hold_key"] for row in await tx.rows(BEHIND, after, limit)]
-
-
 STAND: Final = f"""
 SELECT key, next_at, let_go_at, {SLOWED.format(now="$2")} AS slowed,
        coalesce($2, clock_timestamp()) AS now

@@ -434,7 +434,6 @@ CREATE INDEX runs_claim ON runs USING btree (lane, priority, rank) WHERE claimab
 CREATE INDEX runs_hold_key ON runs USING btree (hold_key, priority, ready_at) WHERE (hold_key IS NOT NULL);
 CREATE INDEX runs_host_cap ON runs USING btree (host_cap) WHERE ((host_cap IS NOT NULL) AND claimable);
 CREATE INDEX runs_key_cap ON runs USING btree (key_cap) WHERE key_slot;
-CREATE INDEX runs_rates ON runs USING btree (hold_key) WHERE (hold = 'rate'::text);
 CREATE INDEX runs_retry_due ON runs USING btree (retry_at) WHERE (retry_at IS NOT NULL);
 CREATE INDEX runs_tenant_cap ON runs USING btree (tenant_cap) WHERE ((tenant_cap IS NOT NULL) AND claimable);
 CREATE INDEX runs_waiting ON runs USING btree (hold_key COLLATE "C", priority, ready_at, job_id, occurrence_at) WHERE (hold_key IS NOT NULL);

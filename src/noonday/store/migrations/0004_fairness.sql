@@ -69,10 +69,9 @@ CREATE TABLE rates (
     slowed_at timestamptz,                                -- when `slowed` was changed last
     let_go_at timestamptz                                 -- up to when runs on hold for it were let go
 ) WITH (fillfactor = 50);
--- What has a rate, and what waits for one: each process reads these every second or two.
+-- What has a rate: each worker reads these every second.
 CREATE INDEX limits_rates ON limits (key) WHERE rate_per_sec IS NOT NULL;
 CREATE INDEX tenants_rates ON tenants (id) WHERE deliveries_per_sec IS NOT NULL;
-CREATE INDEX runs_rates ON runs (hold_key) WHERE hold = 'rate';
 
 ALTER TABLE jobs ADD COLUMN concurrency_key text;
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from bench import harness, wire
 from bench.harness import Service, Sink, Usage
+from bench.ranks import ranks
 from noonday.api.auth import KNOWN_SEC
 from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
 from noonday.domain.pools import Pool
@@ -399,5 +400,6 @@ PARTS: dict[str, Callable[[float], Coroutine[object, None, dict[str, Figures]]]]
     "long": long,
     "webhook": webhook,
     "start_latency": start_latency,
+    "ranks": ranks,
     "rates": rates,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -54,24 +55,28 @@ class Timed(Scripted):
 
 
 class Service:
-    """An API process that ranks and a worker, in time that passes by steps."""
+    """API processes that rank in turn and a worker, in time that passes by steps."""
 
-    def __init__(self, store: Store, parts: Parts, *, slots: int, took: float) -> None:
+    def __init__(
+        self, store: Store, parts: Parts, *, slots: int, took: float, processes: int = 1
+    ) -> None:
         self.store = store
         self.now = 0.0
-        self.ranker = Ranker()
-        self.fairness = parts.fairness(self.ranker)
+        self.rankers = [Ranker() for _ in range(processes)]
+        self.fairness = [parts.fairness(ranker) for ranker in self.rankers]
+        self._turns = itertools.cycle(self.rankers)
         self.executor = Timed(took)
         self.worker = parts.worker(self.executor, slots=slots)
         self.worker.costs.note = lambda *_: None  # type: ignore[method-assign]
-        self.ranker.learn([(tenant, seeds.HOST, took) for tenant in range(1, 60)])
+        for ranker in self.rankers:
+            ranker.learn([(tenant, seeds.HOST, took) for tenant in range(1, 60)])
         self.posted: dict[RunKey, float] = {}
         self.started: dict[RunKey, float] = {}
 
     async def post(self, tenant: int, count: int = 1, *, priority: int = 5) -> list[RunKey]:
         async with self.store.transaction() as tx:
             made = await seeds.ready(
-                tx, tenant=tenant, count=count, priority=priority, ranks=self.ranker.ranks
+                tx, tenant=tenant, count=count, priority=priority, ranks=next(self._turns).ranks
             )
         self.posted |= dict.fromkeys(made, self.now)
         return made
@@ -90,7 +95,7 @@ class Service:
             self.worker.beats._reported_at = float("-inf")
             await self.worker.beats.tick()
         if round(self.now / STEP_SEC) % 10 == 0:
-            await self.fairness.tick()
+            await self._exchange()
 
     async def landed(self, count: int) -> None:
         """Until so many more attempts have come to their outcome."""
@@ -101,7 +106,17 @@ class Service:
     async def begin(self) -> None:
         self.store.now = T
         await self.worker.beats.tick()
-        await self.fairness.tick()
+        await self._exchange()
+
+    async def _exchange(self) -> None:
+        for fairness in self.fairness:
+            await fairness.tick()
+
+    def weigh(self, weights: dict[int, float]) -> None:
+        """Give tenants weights for good, without rows of theirs."""
+        for ranker in self.rankers:
+            ranker.weigh(weights)
+            ranker.weigh = lambda weights: None  # type: ignore[method-assign]
 
     def waits(self, runs: Sequence[RunKey]) -> list[float]:
         return sorted(self.started[run] - self.posted[run] for run in runs)
@@ -184,8 +199,7 @@ async def test_fifty_tenants_get_their_shares_by_weight(store: Store, parts: Par
     service = Service(store, parts, slots=55, took=0.2)
     await service.begin()
     weights = {tenant: 10.0 if tenant <= 25 else 1.0 for tenant in range(1, 51)}
-    service.ranker.weigh(weights)
-    service.ranker.weigh = lambda weights: None  # type: ignore[method-assign]
+    service.weigh(weights)
     seconds = scaled(10.0, 60.0)
     for tenant, weight in weights.items():
         await service.post(tenant, int(weight * seconds * 1.2))
@@ -196,3 +210,22 @@ async def test_fifty_tenants_get_their_shares_by_weight(store: Store, parts: Par
     for tenant, weight in weights.items():
         share = weight / sum(weights.values()) * total
         assert abs(served[tenant] - share) <= max(0.1 * share, 1.0)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+async def test_processes_that_tell_each_other_share_as_one_does(
+    store: Store, parts: Parts, processes: int
+) -> None:
+    """Three tenants that always want more, of weights 1, 1 and 2."""
+    service = Service(store, parts, slots=8, took=0.2, processes=processes)
+    await service.begin()
+    service.weigh({3: 2.0})
+    seconds = scaled(20.0, 120.0)
+    while service.now < seconds:
+        for tenant in (1, 2, 3):
+            await service.post(tenant, 4)
+        await service.step()
+    served = await service.served(4.0)
+    total = sum(served.values())
+    for tenant, weight in ((1, 1), (2, 1), (3, 2)):
+        assert served[tenant] / total == pytest.approx(weight / 4, rel=0.2)

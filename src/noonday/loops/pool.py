@@ -142,7 +142,7 @@ class Pool:
         """What others have to know to rank what comes into its lanes, by lane."""
         has_room = self.free > 0
         return {
-            name: lane.order.report(self.slots, has_room=has_room)
+            name: lane.order.report(self.slots, has_room=has_room and lane in self.serving)
             for name, lane in self.lanes.items()
         }
 

@@ -16,9 +16,10 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import harness
-from bench.parts import PARTS, Figures
+from bench import caps, harness, parts
+from bench.parts import Figures
 
+PARTS = parts.PARTS | caps.PARTS
 console = Console(width=132)
 
 

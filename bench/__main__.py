@@ -16,11 +16,10 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import fairness, harness, parts
+from bench import caps, fairness, harness, parts
 from bench.parts import Figures
 
-PARTS = parts.PARTS | fairness.PARTS
-
+PARTS = parts.PARTS | fairness.PARTS | caps.PARTS
 console = Console(width=132)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import noonday.store
 from noonday.domain.lifecycle import Event, Transition
-from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Reason
+from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Kind, Reason, RunKey
 from noonday.domain.ranking import Floors
 from noonday.domain.replay import Letters, Terms
 from noonday.loops.dependents import tell
@@ -24,6 +24,7 @@ from noonday.store import (
     Tx,
     alerts,
     cancels,
+    caps,
     dead_letters,
     dependencies,
     executions,
@@ -115,6 +116,16 @@ INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane,
                   claimable, state, due_at, ready_at)
 SELECT gen_random_uuid(), $1, 0, 1, 1, 'default', n % 10, $1::timestamptz + n * interval '1 ms',
        true, 'READY', $1, $1
+FROM generate_series(1, 20000) AS n
+"""
+# Some of them have a slot each; behind each of those wait as many.
+OTHER_WAITING = """
+INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority, rank,
+                  claimable, state, hold, hold_key, key_cap, key_slot, due_at, ready_at)
+SELECT gen_random_uuid(), $1, 0, 1, 1, 'default', 5, $1, n <= 100 AND n <> 9, 'READY',
+       CASE WHEN n > 100 OR n = 9 THEN 'cap' END,
+       CASE WHEN n > 100 OR n = 9 THEN 'key:1:' || n % 100 END, 'key:1:' || n % 100,
+       n <= 100 AND n <> 9, $1, $1
 FROM generate_series(1, 20000) AS n
 """
 OTHER_OCCURRENCES = """
@@ -568,6 +579,29 @@ async def test_what_is_on_the_way_of_every_run_uses_its_index_and_its_partition(
         if check is not check_settle:
             with subtests.test(check.__name__):
                 await check(made)
+
+
+async def test_whoever_gives_slots_looks_only_at_who_gets_one(store: Store) -> None:
+    made, few = Explained(store), {"tenants", "limits"}
+    await made.fill()
+    async with store.transaction() as tx:
+        await tx.execute(OTHER_WAITING, NOW)
+        explaining = ExplainingTx(tx)
+        found = await caps.waiting(explaining, 1, ["host:1:9", "key:1:9", "tenant:1"], 100)
+        assert {row["hold_key"] for row in found.rows} == {"key:1:9"}
+        await caps.admit(explaining, found.rows)
+        await caps.rekey(explaining, [(row, "host:1:9") for row in found.rows])
+        for cap in ("host:1:9", "key:1:9", "tenant:1"):
+            await caps.put_back(explaining, 1, cap)
+        part = await caps.slice_after(explaining, RunKey(UUID(int=0), Kind.SCHEDULE, NOW), 50)
+        await caps.unmarked(explaining, part, [1])
+        await caps.mark(explaining, part, 1)
+        plans = explaining.plans
+    assert len(plans) >= 9
+    for statement, plan in plans.items():
+        assert not plan.scans - few, statement
+    assert plans[caps.WAITING].indexes >= {"runs_waiting", "runs_key_cap", "jobs_pkey"}
+    assert plans[caps.MARK].indexes >= {"runs_pkey", "jobs_pkey"}
 
 
 OLD_LETTERS = """

@@ -85,7 +85,9 @@ _ORDER: Final = "r.priority, r.ready_at, r.job_id, r.occurrence_at"
 
 ROOMS: Final = f"{_ROOM.lstrip()}"
 
-# Whoever has a slot of the very key that it waits under comes first, and needs no other.
+# Whoever has a slot of the very key that it waits under comes first, and needs no other. (The line
+# is read without a condition, or where statistics are behind all of it would be read and sorted;
+# those in it who have a slot are no more than those that are idle beside the free.)
 WAITING: Final = f"""
 WITH cap AS MATERIALIZED ({_ROOM}
 )
@@ -93,14 +95,15 @@ SELECT waiting.*, cap.free, cap.idle,
        coalesce((SELECT j.target_host FROM jobs AS j WHERE j.id = waiting.job_id), '')
            AS target_host
 FROM cap CROSS JOIN LATERAL (
-    (SELECT {_RUN} FROM runs AS r
+    (SELECT {_RUN}, r.hold FROM runs AS r
      WHERE r.key_cap = cap.cap AND r.key_slot AND r.hold_key = cap.cap AND r.hold = 'cap'
      ORDER BY {_ORDER} LIMIT least(greatest(cap.idle, 0), $3))
     UNION ALL
-    (SELECT {_RUN} FROM runs AS r
-     WHERE r.hold_key COLLATE "C" = cap.cap AND r.hold = 'cap'
-       AND NOT (r.key_slot AND r.key_cap = cap.cap)
-     ORDER BY {_ORDER} LIMIT least(greatest(cap.free, 0), $3))
+    (SELECT * FROM (
+        SELECT {_RUN}, r.hold FROM runs AS r WHERE r.hold_key COLLATE "C" = cap.cap
+        ORDER BY {_ORDER} LIMIT CASE WHEN cap.free > 0 THEN least(cap.idle, $3) ELSE 0 END
+     ) AS line WHERE hold = 'cap' AND NOT (key_slot AND key_cap IS NOT DISTINCT FROM cap.cap)
+     LIMIT greatest(cap.free, 0))
 ) AS waiting
 ORDER BY priority, ready_at, job_id, occurrence_at
 """
@@ -215,7 +218,10 @@ _MISSES_ONE: Final = """(c.tenant_cap IS NOT NULL AND r.tenant_cap IS NULL
        OR c.host_cap IS NOT NULL AND r.host_cap IS NULL
        OR c.key_cap IS NOT NULL AND r.key_cap IS NULL)"""
 _AFTER: Final = "(r.job_id, r.occurrence_at, r.kind) > ($1, $2, $3)"
-_JOIN: Final = f"JOIN jobs AS j ON j.id = r.job_id {of('j')}"
+_JOIN: Final = f"""CROSS JOIN LATERAL (
+    SELECT j.tenant_id, j.target_host, j.concurrency_key FROM jobs AS j WHERE j.id = r.job_id
+    LIMIT 1
+) AS j {of("j")}"""
 
 SLICE_ENDS: Final = f"""
 SELECT r.job_id, r.occurrence_at, r.kind FROM runs AS r WHERE {_AFTER}

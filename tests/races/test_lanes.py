@@ -127,6 +127,21 @@ async def test_what_ran_before_a_lane_had_a_cap_counts(store: Store) -> None:
     assert await running(store) == 5
 
 
+async def test_slots_in_use_are_counted_in_the_front_and_in_the_queue(store: Store) -> None:
+    await seed(store, 4)
+    async with store.transaction() as tx:
+        await tx.execute("UPDATE runs SET rank = rank + interval '1000 years' WHERE job_id IN "
+                         "(SELECT job_id FROM runs ORDER BY job_id LIMIT 2)")  # fmt: skip
+    assert await claim(store, "batch", 3) == 3
+    await change(store, "batch", max_running=3)
+    assert await claim(store, "batch") == 0
+    await change(store, "batch", max_running=None)
+    await change(store, "batch", max_running=4)
+    assert await claim(store, "batch") == 1
+    await seed(store, 1)
+    assert await claim(store, "batch") == 0
+
+
 async def test_a_run_that_comes_back_below_all_others_is_counted_as_well(store: Store) -> None:
     await change(store, "batch", max_running=2)
     await seed(store, 1)

@@ -142,6 +142,9 @@ async def test_a_recurring_job_is_no_parent_and_waits_for_none(api: Api) -> None
     recurring, once = await api.admin.create(schedule=EVERY_HOUR), await api.admin.create()
     answer = await api.admin.post("/v1/jobs", a_job(after=[once, recurring]))
     assert faults(answer) == [("/after/1", "invalid")]
+    async with api.store.transaction() as tx:
+        flagged = await tx.rows("SELECT job_id::text FROM timers WHERE awaited")
+        assert [row["job_id"] for row in flagged] == [once]
     answer = await api.admin.post("/v1/jobs", a_job(schedule=EVERY_HOUR, after=[once]))
     assert faults(answer) == [("/after", "conflict")]
 

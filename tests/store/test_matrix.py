@@ -477,6 +477,7 @@ async def test_that_others_wait_for_it_changes_nothing_else_of_a_run(
         with subtests.test(source=source):
             found = await found_at(store, source)
             async with store.transaction() as tx:
+                await tx.execute("UPDATE jobs SET schedule_type = 'once'")
                 before = await dump(tx)
                 unfinished = [dict(row) for row in await tx.rows("SELECT * FROM runs")]
             async with store.transaction() as tx:

@@ -154,7 +154,11 @@ WHERE t.job_id = a.job_id AND t.due_at = a.due_at AND t.due_at >= $3 AND t.due_a
 async def announce(tx: Tx, parents: Sequence[Parent]) -> None:
     """Flag what children are about to wait for, in a transaction of its own, without waiting for
     anybody: a parent that is being written to just now is left as it is."""
-    rows = [row for row in await _rows(tx, parents) if row["awaited"] is False]
+    rows = [
+        row
+        for row in await _rows(tx, parents)
+        if row["awaited"] is False and row["schedule_type"] == "once"
+    ]
     by_place: dict[str, list[_Seen]] = {"runs": [], "dependents": [], "timers": []}
     for row in rows:
         by_place[row["place"]].append(row)

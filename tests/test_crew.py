@@ -163,8 +163,14 @@ async def test_one_that_is_on_its_way_out_stays_when_it_is_needed(yard: Yard) ->
     await second.hears("here", "leave", "stay", "here")
 
 
-def test_one_that_cannot_be_had_is_tried_again_later(yard: Yard) -> None:
-    yard.look(None)
+def test_one_that_cannot_be_had_at_the_start_is_an_error_and_later_is_tried_again(
+    yard: Yard,
+) -> None:
+    yard.is_full = True
+    with pytest.raises(OSError, match="no port"):
+        yard.crew.begin()
+    yard.is_full = False
+    yard.crew.begin()
     yard.is_full = True
     assert yard.look(MUCH) == 1
     yard.is_full = False

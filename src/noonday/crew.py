@@ -129,6 +129,11 @@ class Crew:
         """All of them, those on their way out too."""
         return list(self._members.values())
 
+    def begin(self) -> None:
+        """Start the least there are; raises ``OSError`` when one cannot be had."""
+        while len(self._members) < self._least:
+            self._add(self._least)
+
     def look_after(self, wanted: Mapping[str, int] | None) -> None:
         """Start and let go as ``wanted`` slots say, and keep running those that stay."""
         for number, member in list(self._members.items()):
@@ -159,14 +164,15 @@ class Crew:
         now = time.monotonic()
         if now < self._hire_again_at:
             return
-        number = min(set(range(self._most)) - self._members.keys())
         try:
-            member = self._hire(number)
+            self._add(needed)
         except OSError as error:
             self._hire_again_at = now + TRY_AGAIN_SEC
             log.error("worker.not_added", role="worker", error=str(error))
-            return
-        self._members[number] = member
+
+    def _add(self, needed: int) -> None:
+        number = min(set(range(self._most)) - self._members.keys())
+        self._members[number] = member = self._hire(number)
         member.look_after()
         log.info("worker.added", role="worker", count=needed)
 

@@ -200,7 +200,7 @@ def up(
         stack.callback(_stop, children, crew, settings.worker_grace_sec, say)
         for child in children:
             child.look_after()
-        crew.look_after(None)
+        crew.begin()
         wishes = _wishes(children, settings, stop)
         running = _running([*children, *_workers(crew)], settings, made)
         if show is not None:

@@ -144,7 +144,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 OTHER: Final = "other"
 TOP_TENANTS: Final = 50
-_MOST_LANES: Final = 64
+_MOST_LANES: Final = 128
 CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_LATEST
 
 _METHODS: Final = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))

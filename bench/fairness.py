@@ -108,7 +108,7 @@ async def _gone(flooding: asyncio.Task[None], store: Store) -> None:
     await flooding
     while True:
         async with store.transaction() as tx:
-            if await tx.value("SELECT count(*) < 100 FROM (SELECT FROM runs LIMIT 100) AS some"):
+            if await tx.value("SELECT count(*) < 100 FROM (SELECT FROM runs LIMIT 100) AS few"):
                 return
         await asyncio.sleep(0.1)
 

@@ -40,6 +40,22 @@ async def test_many_posts_share_few_transactions(api: Api) -> None:
     assert transactions <= 60
 
 
+async def test_a_batch_of_one_tenant_holds_up_no_job_of_another(api: Api) -> None:
+    other = await api.client(Role.SUBMITTER, "beta")
+    batch = {"atomic": False, "jobs": [{"job": a_job()}] * 1_000}
+    async with locked(api.store, "jobs"):
+        flood = [asyncio.create_task(api.admin.post("/v1/jobs:batch", batch)) for _ in range(2)]
+        await until_blocked(api.store, 3)
+        payment = asyncio.create_task(other.create())
+        for _ in range(3):  # answered after the payment was taken in
+            await other.get("/v1/jobs")
+    await asyncio.gather(*flood)
+    later = """SELECT count(*) FROM jobs AS a JOIN jobs AS b ON b.id = $1::text::uuid
+               WHERE a.xmin::text::bigint > b.xmin::text::bigint"""
+    async with api.store.transaction() as tx:
+        assert await tx.value(later, await payment) >= 900
+
+
 async def test_a_job_comes_with_its_timer_or_its_run(api: Api) -> None:
     later, recurring, now = [
         await api.admin.create(schedule=schedule)

@@ -1,8 +1,9 @@
 """Shared commits: jobs that are POSTed at the same time are written by few transactions.
 
 What arrives while other transactions are under way is gathered for two milliseconds, up to 256
-jobs, and written together. Each job has its own result: one that the database refuses is taken
-out of its batch, one whose key is in other hands leaves it and comes back a little later.
+jobs, and written together. Tenants take turns, so that a batch of one holds up no job of another.
+Each job has its own result: one that the database refuses is taken out of its batch, one whose key
+is in other hands leaves it and comes back a little later.
 """
 
 from __future__ import annotations
@@ -25,8 +26,13 @@ from noonday.store import ROW_FAULTS, batches
 LINGER_SEC: Final = 0.002
 MOST: Final = 256
 TRANSACTIONS: Final = 3
+TURN: Final = 16
+"""So many of a tenant are taken before it is the next one's turn."""
 MOST_OPEN: Final = 4_096
-"""Jobs that may wait for their commit; more are turned away, or waiting would outlast callers."""
+"""Jobs of a tenant that may wait for their commit; more are turned away, or waiting would outlast
+callers."""
+CROWD: Final = 4
+"""All tenants together may have so many times as many."""
 LOOK_UP_SEC: Final = 5.0
 """How long to find out what became of a commit whose answer was lost."""
 
@@ -44,23 +50,30 @@ class Commits:
     def __init__(self, context: AppContext, most_open: int = MOST_OPEN) -> None:
         self._context = context
         self._most_open = most_open
-        self._waiting: deque[_Waiting] = deque()
-        self._open = 0
+        self._waiting: dict[int, deque[_Waiting]] = {}
+        """By tenant, in the order of their turns."""
+        self._open: Counter[int] = Counter()
         self._gathering = False
         self._in_flight = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, order: Order) -> Answer:
         """The answer, as soon as it is durable. Raises a problem or ``StoreUnavailable``."""
-        if self._open >= self._most_open:
+        tenant_id = order.caller.tenant_id
+        if (
+            self._open[tenant_id] >= self._most_open
+            or self._open.total() >= self._most_open * CROWD
+        ):
             raise _overloaded()
         waiting = _Waiting(order, asyncio.get_running_loop().create_future())
-        self._open += 1
+        self._open[tenant_id] += 1
         try:
             self._enqueue(waiting)
             return await waiting.result
         finally:
-            self._open -= 1
+            self._open[tenant_id] -= 1
+            if not self._open[tenant_id]:
+                del self._open[tenant_id]
 
     async def create_all(self, orders: Sequence[Order]) -> list[Answer]:
         """All of ``orders`` in a transaction of their own, or none; raises the first problem.
@@ -78,8 +91,20 @@ class Commits:
             await asyncio.sleep(pause)
 
     def _enqueue(self, waiting: _Waiting) -> None:
-        self._waiting.append(waiting)
+        self._waiting.setdefault(waiting.order.caller.tenant_id, deque()).append(waiting)
         self._staff()
+
+    def _take(self, most: int) -> list[_Waiting]:
+        """The next to be written: tenants take turns."""
+        taken: list[_Waiting] = []
+        while self._waiting and len(taken) < most:
+            tenant_id = next(iter(self._waiting))
+            line = self._waiting.pop(tenant_id)
+            turn = min(len(line), TURN, most - len(taken))
+            taken += [line.popleft() for _ in range(turn)]
+            if line:
+                self._waiting[tenant_id] = line
+        return taken
 
     def _staff(self) -> None:
         """Have somebody gather what waits, unless somebody does or enough is under way."""
@@ -91,8 +116,7 @@ class Commits:
 
     async def _gather(self) -> None:
         await asyncio.sleep(LINGER_SEC if self._in_flight else 0)
-        count = min(len(self._waiting), MOST)
-        batch = [self._waiting.popleft() for _ in range(count)]
+        batch = self._take(MOST)
         self._gathering = False
         self._in_flight += 1
         self._staff()

@@ -221,6 +221,24 @@ def slots_counted_before_the_lock() -> None:
     _replace(admitting.Admitting, "_give", give)
 
 
+def cap_of_a_lane_that_takes_no_lock() -> None:
+    from noonday.store import locks
+
+    async def mine(_tx: Any, keys: Sequence[int]) -> list[bool]:
+        return [True for _ in keys]
+
+    _replace(locks, "try_keys", mine)
+
+
+def slots_outside_their_span() -> None:
+    from noonday.store import lanes
+
+    async def forget(*_: Any) -> None:
+        return None
+
+    _replace(lanes, "note_claimed", forget)
+
+
 def retry_that_loses_its_place() -> None:
     from noonday.store import runs
 
@@ -238,6 +256,7 @@ MATRIX = "tests/store/test_matrix.py"
 LEASES = "tests/races/test_leases.py"
 CAPS = "tests/loops/test_caps.py"
 TICKS = "tests/races/test_ticks.py"
+LANES = "tests/races/test_lanes.py"
 WORKER = "tests/loops/test_worker.py"
 EACH_EVENT = f"{MATRIX}::test_an_event_does_what_the_table_says_or_nothing"
 
@@ -341,6 +360,16 @@ MISTAKES: dict[str, Mistake] = {
             slots_counted_before_the_lock,
             "tests/races/test_crowd_of_caps.py::"
             "test_a_thousand_keys_among_sixteen_workers_are_never_carried_out_twice_at_a_time",
+        ),
+        (
+            "claims of a lane count its slots at the same time",
+            cap_of_a_lane_that_takes_no_lock,
+            f"{LANES}::test_two_claims_of_a_capped_lane_do_not_wait_for_each_other",
+        ),
+        (
+            "slots of a lane are counted where none was noted",
+            slots_outside_their_span,
+            f"{LANES}::test_slots_of_a_cap_outlive_nobody_who_held_them",
         ),
         (
             "a retry gives up its place in its key",

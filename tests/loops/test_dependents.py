@@ -150,6 +150,17 @@ async def test_who_waits_runs_when_its_own_time_has_come(store: Store, parts: Pa
     await nothing_waits(store)
 
 
+async def test_who_waited_is_due_when_the_others_have_ended(store: Store, parts: Parts) -> None:
+    parent = await first(store)
+    (child,) = await families.child_of(store, parent)
+    family = Family(store, parts)
+    store.now = ended_at = await _now(store) + timedelta(days=2)
+    await family.carry_out()
+    async with store.transaction() as tx:
+        due_at = await tx.value("SELECT due_at FROM occurrences WHERE job_id = $1", child)
+    assert due_at == ended_at, "its retries and its lateness count from there"
+
+
 async def test_ends_that_nobody_noted_are_counted(store: Store, parts: Parts) -> None:
     parent = await first(store)
     (child,) = await families.child_of(store, parent)

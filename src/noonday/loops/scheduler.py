@@ -294,7 +294,10 @@ def plan(row: Row, epoch: int, now: datetime, limit: int) -> Due | Unreadable:
         Entry(job_id, at, at + jitter, "MISSED", reason, False) for at, reason in planned.missed
     ]
     if planned.fire is not None:
-        entries.append(Entry(job_id, planned.fire, planned.fire + jitter, None, None, skip))
+        due_at = planned.fire + jitter
+        if isinstance(spec.schedule, Once):  # one that waited for others was not due before
+            due_at = max(due_at, row["due_at"])
+        entries.append(Entry(job_id, planned.fire, due_at, None, None, skip))
     rearm = None
     if planned.rearm is not None:
         at = planned.rearm

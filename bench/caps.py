@@ -151,7 +151,7 @@ async def many_waiting(scale: float) -> dict[str, Figures]:
         for _ in range(count):
             began = time.perf_counter()
             async with store.transaction() as tx:
-                await locks.own_tenant(tx, TENANT)
+                await locks.own_tenant(tx, TENANT, to_give=True)
                 found = await caps.waiting(tx, TENANT, [cap], 200)
                 if await caps.admit(tx, found.rows) != 1:
                     raise RuntimeError("nobody was let go")

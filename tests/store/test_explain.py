@@ -300,7 +300,7 @@ async def check_hold(made: Explained) -> None:
     plan = await made.plan(holds.CANDIDATES, lambda tx: holds.admit(tx, "target:1:x", 10))
     assert (plan.indexes, plan.scans) == ({"runs_hold_key", "jobs_pkey"}, set())
     plan = await made.plan(holds.KEYS, lambda tx: holds.keys(tx, "target:"))
-    assert (plan.indexes, plan.scans) == ({"runs_waiting"}, set())
+    assert (plan.indexes, plan.scans) == ({"runs_hold_key"}, set())
 
 
 async def check_targets(made: Explained) -> None:
@@ -600,7 +600,7 @@ async def test_whoever_gives_slots_looks_only_at_who_gets_one(store: Store) -> N
     assert len(plans) >= 9
     for statement, plan in plans.items():
         assert not plan.scans - few, statement
-    assert plans[caps.WAITING].indexes >= {"runs_waiting", "runs_key_cap", "jobs_pkey"}
+    assert plans[caps.WAITING].indexes >= {"runs_hold_key", "runs_key_cap", "jobs_pkey"}
     assert plans[caps.MARK].indexes >= {"runs_pkey", "jobs_pkey"}
 
 

@@ -84,7 +84,7 @@ class Admitting:
 
     async def _give(self, tenant_id: int, moved: Sequence[str]) -> Pass:
         async with self._store.transaction() as tx:
-            await locks.own_tenant(tx, tenant_id)
+            await locks.own_tenant(tx, tenant_id, to_give=True)
             # Read in a later statement, which sees what the holder of the lock before has given.
             found = await caps.waiting(tx, tenant_id, moved, EACH)
             return await self._let_go(tx, found)

@@ -91,7 +91,7 @@ ROOMS: Final = f"{_ROOM.lstrip()}"
 WAITING: Final = f"""
 WITH cap AS MATERIALIZED ({_ROOM}
 )
-SELECT waiting.*, cap.free, cap.idle,
+SELECT waiting.*, cap.free, cap.idle, now() AS clock,
        coalesce((SELECT j.target_host FROM jobs AS j WHERE j.id = waiting.job_id), '')
            AS target_host
 FROM cap CROSS JOIN LATERAL (
@@ -100,7 +100,7 @@ FROM cap CROSS JOIN LATERAL (
      ORDER BY {_ORDER} LIMIT least(greatest(cap.idle, 0), $3))
     UNION ALL
     (SELECT * FROM (
-        SELECT {_RUN}, r.hold FROM runs AS r WHERE r.hold_key COLLATE "C" = cap.cap
+        SELECT {_RUN}, r.hold FROM runs AS r WHERE r.hold_key = cap.cap
         ORDER BY {_ORDER} LIMIT CASE WHEN cap.free > 0 THEN least(cap.idle, $3) ELSE 0 END
      ) AS line WHERE hold = 'cap' AND NOT (key_slot AND key_cap IS NOT DISTINCT FROM cap.cap)
      LIMIT greatest(cap.free, 0))
@@ -152,7 +152,7 @@ async def admit(tx: Tx, rows: Sequence[Row], ranks: Ranks = by_time) -> int:
     """READY, held → READY, with a slot of each cap; how many. Needs the tenant's lock."""
     if not rows:
         return 0
-    now = await tx.clock()
+    now: datetime = tx.now or rows[0]["clock"]
     given = ranks([work_of(row) for row in rows], now)
     batch = [(*_place(row), rank) for row, rank in zip(rows, given, strict=True)]
     return await tx.execute(ADMIT, *columns(batch, 5), now)

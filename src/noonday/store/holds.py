@@ -76,14 +76,12 @@ async def admit(tx: Tx, hold_key: str, limit: int, *, ranks: Ranks = by_time) ->
     return await tx.execute(ADMIT, *ranked(rows, ranks, now), now)
 
 
-# A skip scan: one look into the index for each key, however many runs it holds. (Compared byte by
-# byte, what begins alike stands together.)
+# A skip scan: one look into the index for each key, however many runs it holds. (Keys are compared
+# byte by byte: what begins alike stands together.)
 _NEXT_KEY: Final = """
-    SELECT hold_key COLLATE "C" AS key FROM runs
-    WHERE hold_key COLLATE "C" > {0} AND hold_key COLLATE "C" < $3 AND hold_key IS NOT NULL
-    ORDER BY hold_key COLLATE "C" LIMIT 1"""
+    SELECT hold_key FROM runs WHERE hold_key > {0} AND hold_key < $3 ORDER BY hold_key LIMIT 1"""
 KEYS: Final = f"""
-WITH RECURSIVE each AS (
+WITH RECURSIVE each(key) AS (
     ({_NEXT_KEY.format("$1")})
     UNION ALL
     SELECT ({_NEXT_KEY.format("each.key")}) FROM each WHERE each.key IS NOT NULL

@@ -41,12 +41,20 @@ async def own_shard(tx: Tx, shard: int) -> None:
 
 
 OWN_TENANT: Final = "SELECT pg_advisory_xact_lock($1::int, $2::int)"
+GIVE: Final = """
+SELECT set_config('synchronous_commit', 'off', true), pg_advisory_xact_lock($1::int, $2::int)
+"""
 
 
-async def own_tenant(tx: Tx, tenant_id: int) -> None:
+async def own_tenant(tx: Tx, tenant_id: int, *, to_give: bool = False) -> None:
     """Be the only one who gives slots of a tenant's caps, until the transaction ends. What is
-    counted in a later statement is so."""
-    await tx.value(OWN_TENANT, TENANT, tenant_id)
+    counted in a later statement is so.
+
+    ``to_give`` is for a transaction that does nothing but give them: nobody waits for the disk
+    then. Should Postgres crash before it is there, they are given again; what follows from it (a
+    claim) cannot be there without it.
+    """
+    await tx.value(GIVE if to_give else OWN_TENANT, TENANT, tenant_id)
 
 
 async def try_own_shard(tx: Tx, shard: int) -> bool:

@@ -431,12 +431,11 @@ CREATE TABLE runs (
 ) WITH (fillfactor=38, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=20000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=50000);
 CREATE INDEX runs_cancel ON runs USING btree (cancel_requested_at) WHERE (cancel_requested_at IS NOT NULL);
 CREATE INDEX runs_claim ON runs USING btree (lane, priority, rank) WHERE claimable;
-CREATE INDEX runs_hold_key ON runs USING btree (hold_key, priority, ready_at) WHERE (hold_key IS NOT NULL);
+CREATE INDEX runs_hold_key ON runs USING btree (hold_key, priority, ready_at, job_id, occurrence_at) WHERE (hold_key IS NOT NULL);
 CREATE INDEX runs_host_cap ON runs USING btree (host_cap) WHERE ((host_cap IS NOT NULL) AND claimable);
 CREATE INDEX runs_key_cap ON runs USING btree (key_cap) WHERE key_slot;
 CREATE INDEX runs_retry_due ON runs USING btree (retry_at) WHERE (retry_at IS NOT NULL);
 CREATE INDEX runs_tenant_cap ON runs USING btree (tenant_cap) WHERE ((tenant_cap IS NOT NULL) AND claimable);
-CREATE INDEX runs_waiting ON runs USING btree (hold_key COLLATE "C", priority, ready_at, job_id, occurrence_at) WHERE (hold_key IS NOT NULL);
 
 CREATE TABLE schema_migrations (
     number     integer NOT NULL,

@@ -181,10 +181,13 @@ CREATE TABLE costs (
 CREATE INDEX costs_changed ON costs (changed_at);
 
 CREATE INDEX tenants_weight ON tenants (id) WHERE weight <> 1;
--- Caps: what waits for a slot is found in its order, however many of it came at the same instant.
--- (Compared byte by byte, keys that begin alike stand together. The index from before serves the
--- release before; a later one drops it.)
-CREATE INDEX runs_waiting ON runs (hold_key COLLATE "C", priority, ready_at, job_id, occurrence_at)
+
+-- Caps: what waits for a slot is found in its order, however many of it came at the same instant. Keys
+-- are compared byte by byte, so that those that begin alike stand together.
+DROP INDEX runs_hold_key;
+ALTER TABLE runs ALTER COLUMN hold_key TYPE text COLLATE "C";
+ALTER TABLE targets ALTER COLUMN hold_key TYPE text COLLATE "C";
+CREATE INDEX runs_hold_key ON runs (hold_key, priority, ready_at, job_id, occurrence_at)
     WHERE hold_key IS NOT NULL;
 ALTER TABLE tenants ADD COLUMN caps_changed_at timestamptz;  -- its own cap, or one of its limits
 CREATE INDEX tenants_caps_changed ON tenants (caps_changed_at) WHERE caps_changed_at IS NOT NULL;

@@ -120,6 +120,7 @@ async def shares(scale: float) -> dict[str, Figures]:
         await ready(running)
         store, sink = await running.store(), Sink()
         callers = [await _tenant(running, f"weight-{n}", weight=n) for n in (1, 3)]
+        await asyncio.sleep(3)  # weights are read once a second
         await asyncio.gather(*(_flood(caller, sink.url, count) for caller in callers))
         before, began = await running.usage(store), time.perf_counter()
         running.start("worker")

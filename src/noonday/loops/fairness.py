@@ -13,8 +13,6 @@ from noonday.store import Store, charges, costs, workers
 REFRESH_SEC: Final = 1.0
 OVERLAP: Final = timedelta(seconds=5)
 """What was written so long ago may have been committed since it was last looked for."""
-WEIGHTS_EVERY: Final = 5
-"""Refreshes between two looks at the weights of tenants."""
 
 
 class Fairness:
@@ -26,7 +24,6 @@ class Fairness:
         self._ranker = ranker
         self._since: datetime = EPOCH
         self._told: dict[str, Told] = {}
-        self._ticks = 0
 
     async def tick(self) -> int:
         """Read what has changed, and tell what we have charged, if that has."""
@@ -37,13 +34,12 @@ class Fairness:
             reports = await workers.lanes(tx)
             heard = await charges.others(tx, self._id, self._since)
             changed = await costs.changed(tx, self._since)
-            if self._ticks % WEIGHTS_EVERY == 0:
-                ranker.weigh(await charges.weights(tx))
+            weights = await charges.weights(tx)
+        ranker.weigh(weights)
         ranker.learn(changed)
         ranker.refresh(now, ageing, reports)
         ranker.hear(heard)
         self._since = now - OVERLAP
-        self._ticks += 1
         await self._tell()
         return 0
 

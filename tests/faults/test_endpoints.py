@@ -127,6 +127,7 @@ CASES = {
     ),
     "list_executions": Case(thing=an_armed_job),
     "list_occurrences": Case(thing=an_armed_job),
+    "explain_job": Case(thing=an_armed_job),
     "get_run": Case(thing=a_run),
     "cancel_run": Case(
         (200,),

@@ -111,6 +111,45 @@ async def a_paused_replay(api: Api) -> str:
     return made
 
 
+async def a_lane(api: Api, name: str = "own-lane") -> str:
+    assert (await api.admin.call("PUT", f"/v1/lanes/{name}", {"weight": 2})).status in (200, 201)
+    return name
+
+
+async def a_running_lane(api: Api) -> str:
+    name = await a_lane(api, "to-be-paused")
+    assert (await api.admin.post(f"/v1/lanes/{name}/resume")).status == 200
+    return name
+
+
+async def a_paused_lane(api: Api) -> str:
+    name = await a_lane(api, "to-be-resumed")
+    assert (await api.admin.post(f"/v1/lanes/{name}/pause")).status == 200
+    return name
+
+
+async def a_lane_to_delete(api: Api) -> str:
+    return await a_lane(api, "to-be-deleted")
+
+
+async def a_name(api: Api) -> str:
+    return f"name-{random.getrandbits(48)}"
+
+
+async def a_limited_host(api: Api) -> str:
+    name = await a_name(api)
+    answer = await api.admin.call("PUT", f"/v1/limits/hosts/{name}", {"max_running": 1})
+    assert answer.status == 200, answer
+    return name
+
+
+async def a_limited_key(api: Api) -> str:
+    name = await a_name(api)
+    answer = await api.admin.call("PUT", f"/v1/limits/keys/{name}", {"max_running": 2})
+    assert answer.status == 200, answer
+    return name
+
+
 TWO = {"jobs": [{"job": a_job(), "idempotency_key": f"{{key}}-{n}"} for n in range(2)]}
 AUDIT = "SELECT count(*) FROM audit_log WHERE action = '{}'"
 
@@ -178,6 +217,38 @@ CASES = {
     "resume_target": Case(
         (200, 409), thing=a_target, leaves=AUDIT.format("target.resume"), count=(1, 1)
     ),
+    "list_lanes": Case(),
+    "put_lane": Case((200, 201), {"weight": 3}, thing=a_lane),
+    "pause_lane": Case(thing=a_running_lane, leaves=AUDIT.format("lane.pause"), count=(1, 1)),
+    "resume_lane": Case(thing=a_paused_lane, leaves=AUDIT.format("lane.resume"), count=(1, 1)),
+    "delete_lane": Case(
+        (200, 404), thing=a_lane_to_delete, leaves=AUDIT.format("lane.delete"), count=(1, 1)
+    ),
+    "list_limits": Case(),
+    "limit_host": Case(
+        body={"max_running": 3},
+        thing=a_name,
+        leaves="SELECT count(*) FROM limits WHERE kind = 'host' AND max_running = 3",
+        count=(1, 1),
+    ),
+    "limit_key": Case(
+        body={"max_running": 3},
+        thing=a_name,
+        leaves="SELECT count(*) FROM limits WHERE kind = 'key' AND max_running = 3",
+        count=(1, 1),
+    ),
+    "free_host": Case(
+        (200, 404),
+        thing=a_limited_host,
+        leaves="SELECT -count(*) FROM limits WHERE kind = 'host' AND max_running = 1",
+        count=(1, 1),
+    ),
+    "free_key": Case(
+        (200, 404),
+        thing=a_limited_key,
+        leaves="SELECT -count(*) FROM limits WHERE kind = 'key' AND max_running = 2",
+        count=(1, 1),
+    ),
     "list_tenants": Case(),
     "create_tenant": Case(
         (201, 409), {"name": "{key}"}, leaves="SELECT count(*) FROM tenants", count=(1, 1)
@@ -238,7 +309,7 @@ class Call:
         self.route = route
         self._client = client
         self._key = f"key-{next(self.numbers)}"
-        self._path = re.sub(r"\{(id|name|host)\}", thing, route.path) + self.case.query
+        self._path = re.sub(r"\{(id|name|host|key)\}", thing, route.path) + self.case.query
 
     @classmethod
     async def new(cls, api: Api, route: Route) -> Call:

@@ -236,7 +236,7 @@ async def scheduler(node: Node) -> None:
 
 def _admitting(node: Node) -> Admitting:
     """Slots are given by every process that frees one, or has runs wait for one."""
-    admitting = Admitting(node.store, node.metrics, node.wakeups, node.ranker.ranks)
+    admitting = Admitting(node.store, node.metrics, node.wakeups, node.ranker.let_in)
     admitting.wake = node.loop("caps", admitting.tick).wake
     return admitting
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from noonday.domain.fair import MOST_COSTS, Ranker
 from noonday.domain.lane_clock import LaneReport
 from noonday.domain.model import PRIORITIES
-from noonday.domain.ranking import Work, is_queued, seconds, tag_of
+from noonday.domain.ranking import Caps, Work, is_queued, seconds, tag_of
 from tests.support.lanes import HOST, LANE, Run, SimulatedLane, T
 
 AGEING_SEC = 6.0
@@ -267,3 +267,35 @@ def test_costs_are_remembered_within_bounds() -> None:
     ranker.learn((tenant, HOST, 1.0) for tenant in range(MOST_COSTS + 10))
     assert ranker.cost(0, HOST) is None
     assert ranker.cost(MOST_COSTS + 9, HOST) == 1.0
+
+
+HELD = Work(A, LANE, 5, HOST, "billing")
+
+
+@pytest.mark.parametrize(
+    ("caps", "work"),
+    [
+        (Caps(), HELD),
+        (Caps(tenants={A}), Work(A, LANE, 5, HOST)),
+        (Caps(hosts={(A, HOST)}), Work(A, LANE, 5, HOST)),
+        (Caps(tenants={A}, free_keys={(A, "billing")}), HELD),
+    ],
+)
+def test_what_waits_for_a_slot_is_charged_when_it_has_one_and_not_before(
+    caps: Caps, work: Work
+) -> None:
+    ranker, plain = Ranker(), Ranker()
+    ranker.heed(caps)
+    assert ranker.ranks([work] * 50, T) == [T] * 50
+    free = Work(A, LANE, 5, HOST)
+    assert ranker.let_in([work] * 3, T) == plain.ranks([free] * 3, T)
+
+
+@pytest.mark.parametrize(
+    "caps", [Caps(free_keys={(A, "billing")}), Caps(tenants={B}, hosts={(B, HOST), (A, "other")})]
+)
+def test_what_has_no_cap_is_charged_at_once(caps: Caps) -> None:
+    ranker, plain = Ranker(), Ranker()
+    ranker.heed(caps)
+    work = HELD if caps.free_keys else Work(A, LANE, 5, HOST)
+    assert ranker.ranks([work] * 3, T) == plain.ranks([Work(A, LANE, 5, HOST)] * 3, T)

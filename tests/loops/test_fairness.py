@@ -220,3 +220,20 @@ async def test_a_worker_learns_what_its_attempts_take(store: Store, parts: Parts
         ((tenant, host, seconds),) = await costs.changed(tx, NOW - 3_600 * SECOND)
     assert (tenant, host) == (seeds.TENANT, seeds.HOST)
     assert seconds > 0
+
+
+async def test_what_waits_for_a_slot_of_a_cap_is_charged_once(store: Store, parts: Parts) -> None:
+    store.now = NOW
+    async with store.transaction() as tx:
+        await tx.execute(
+            "INSERT INTO limits (key, tenant_id, kind, name, max_running, changed_at) "
+            "VALUES ('host:1:a', 1, 'host', 'a', 1, now()), ('key:1:b', 1, 'key', 'b', NULL, now())"
+        )
+    ranker = Ranker()
+    await parts.fairness(ranker).tick()
+    capped = [Work(1, "default", 5, "a"), Work(1, "default", 5, "x", "c")]
+    free = [Work(1, "default", 5, "x"), Work(1, "default", 5, "x", "b")]
+    assert ranker.ranks(capped * 5, NOW) == [NOW] * 10
+    assert not ranker.tell()["default"]
+    ranker.ranks(free, NOW)
+    assert list(ranker.tell()["default"]) == [1]

@@ -324,7 +324,10 @@ async def _insert(
 def _openings(made: Sequence[_Rows], now: datetime, ranks: Ranks) -> list[Opening]:
     """What starts at once, each with its place in the queue."""
     due = [(row.opening, row.job) for row in made if row.opening]
-    works = [Work(job.tenant_id, job.lane, job.priority, job.target_host) for _, job in due]
+    works = [
+        Work(job.tenant_id, job.lane, job.priority, job.target_host, job.concurrency_key)
+        for _, job in due
+    ]
     given = ranks(works, now)
     return [opening._replace(rank=rank) for (opening, _), rank in zip(due, given, strict=True)]
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from noonday.domain.lane_clock import LaneReport
 from noonday.domain.model import PRIORITIES
-from noonday.domain.ranking import AGEING_SEC, Work, queued, seconds
+from noonday.domain.ranking import AGEING_SEC, Caps, Work, queued, seconds
 
 WITHIN_SHARE_SEC: Final = 0.1
 """Who is ahead of a lane in which others wait by no more than passes in this time goes in front."""
@@ -226,18 +226,24 @@ class Ranker:
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._weights: Mapping[int, float] = {}
+        self._caps = Caps()
         self._costs: dict[tuple[int, str], float] = {}
         self._usual_sec = UNKNOWN_SEC
         self._new = True
 
     def ranks(self, works: Sequence[Work], now: datetime) -> list[datetime]:
-        """A rank for each of ``works``, all of which become claimable at ``now``; each is
-        charged."""
+        """A rank for each of ``works``, all of which become claimable at ``now``; each is charged,
+        but for those that wait for a slot first: :meth:`let_in` charges them when they have it."""
+        at, hold = seconds(now), self._caps.hold
+        return [now if hold(work) else self._rank(work, at, now) for work in works]
+
+    def let_in(self, works: Sequence[Work], now: datetime) -> list[datetime]:
+        """The same for runs that were given a slot of each of their caps."""
         at = seconds(now)
         return [self._rank(work, at, now) for work in works]
 
     def _rank(self, work: Work, at: float, now: datetime) -> datetime:
-        tenant_id, name, priority, host = work
+        tenant_id, name, priority, host, _ = work
         lane = self._lane(name, at)
         starts = lane.standing.starts
         account = lane.account(tenant_id)
@@ -287,6 +293,10 @@ class Ranker:
     def weigh(self, weights: Mapping[int, float]) -> None:
         """The weights of tenants, where they are not 1."""
         self._weights = weights
+
+    def heed(self, caps: Caps) -> None:
+        """What is capped."""
+        self._caps = caps
 
     def learn(self, costs: Iterable[tuple[int, str, float]]) -> None:
         """Expected seconds by tenant and host that have changed."""

@@ -8,7 +8,7 @@ it is a virtual one, a start tag, moved a thousand years on, so that both stand 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -59,6 +59,22 @@ class Work(NamedTuple):
     lane: str
     priority: int
     target_host: str
+    concurrency_key: str | None = None
+
+
+class Caps(NamedTuple):
+    """What of all tenants is capped: the tenants, their hosts, and which keys are not."""
+
+    tenants: Collection[int] = ()
+    hosts: Collection[tuple[int, str]] = ()
+    free_keys: Collection[tuple[int, str]] = ()
+
+    def hold(self, work: Work) -> bool:
+        """Whether a run that is made now has to wait for a slot first."""
+        tenant_id, key = work.tenant_id, work.concurrency_key
+        if key is not None and (tenant_id, key) not in self.free_keys:
+            return True
+        return tenant_id in self.tenants or (tenant_id, work.target_host) in self.hosts
 
 
 Ranks = Callable[[Sequence[Work], datetime], Sequence[datetime]]

@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from noonday.domain.fair import Told
+from noonday.domain.ranking import Caps
 from noonday.store import Row, Tx
 
 AGEING: Final = "SELECT name, ageing_sec FROM lanes"
@@ -29,6 +30,24 @@ WEIGHTS: Final = "SELECT id, weight FROM tenants WHERE weight <> 1"
 async def weights(tx: Tx) -> dict[int, float]:
     """The weights of tenants, where they are not 1."""
     return {row["id"]: row["weight"] for row in await tx.rows(WEIGHTS)}
+
+
+# (A key without a row has a limit of 1.)
+CAPPED: Final = """
+SELECT 'tenant' AS kind, id AS tenant_id, '' AS name FROM tenants WHERE max_running IS NOT NULL
+UNION ALL
+SELECT kind, tenant_id, name FROM limits WHERE kind = 'host' AND max_running IS NOT NULL
+UNION ALL
+SELECT kind, tenant_id, name FROM limits WHERE kind = 'key' AND max_running IS NULL
+"""
+
+
+async def capped(tx: Tx) -> Caps:
+    """Which tenants and hosts are capped, and which concurrency keys are not."""
+    found: dict[str, set[tuple[int, str]]] = {"tenant": set(), "host": set(), "key": set()}
+    for row in await tx.rows(CAPPED):
+        found[row["kind"]].add((row["tenant_id"], row["name"]))
+    return Caps({tenant_id for tenant_id, _ in found["tenant"]}, found["host"], found["key"])
 
 
 PUT: Final = """

@@ -185,10 +185,11 @@ def _ids(terms: Terms) -> list[list[Any]]:
 # What a walk passes over, in order; and beside each letter, what it is to be treated by.
 _WALKED: Final = """
 SELECT d.*, coalesce(j.spec #>> '{{schedule,overlap}}', 'allow') = 'allow' AS overlaps,
-       j.spec #>> '{{target,url}}' AS url, j.lane, j.priority
+       j.spec #>> '{{target,url}}' AS url, j.lane, j.priority, j.concurrency_key
 FROM ({letters}) AS d
 LEFT JOIN LATERAL (
-    SELECT j.spec, j.lane, j.priority FROM jobs AS j WHERE j.id = d.job_id LIMIT 1
+    SELECT j.spec, j.lane, j.priority, j.concurrency_key
+    FROM jobs AS j WHERE j.id = d.job_id LIMIT 1
 ) AS j ON true
 ORDER BY d.dead_at, d.job_id, d.occurrence_at, d.kind
 """

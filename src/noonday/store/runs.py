@@ -514,8 +514,11 @@ WORK: Final = """r.place, r.tenant_id, r.lane, r.priority,
 
 
 def work_of(row: Row) -> Work:
-    """What a run is ranked by."""
-    return Work(row["tenant_id"], row["lane"], row["priority"], row["target_host"])
+    """What a run is ranked by. The row of one that has its slots may lack its concurrency key."""
+    return Work(
+        row["tenant_id"], row["lane"], row["priority"], row["target_host"],
+        row.get("concurrency_key"),
+    )  # fmt: skip
 
 
 def ranked(rows: Sequence[Row], ranks: Ranks, now: datetime) -> list[list[Any]]:

@@ -278,6 +278,8 @@ CREATE TABLE limits (
     CONSTRAINT limits_kind_check CHECK ((kind = ANY (ARRAY['host'::text, 'key'::text]))),
     CONSTRAINT limits_max_running_check CHECK ((max_running >= 0))
 );
+CREATE INDEX limits_capped ON limits USING btree (kind, tenant_id) WHERE (max_running IS NOT NULL);
+CREATE INDEX limits_lifted ON limits USING btree (kind, tenant_id) WHERE (max_running IS NULL);
 CREATE INDEX limits_rates ON limits USING btree (key) WHERE (rate_per_sec IS NOT NULL);
 CREATE INDEX limits_tenant ON limits USING btree (tenant_id, kind, name);
 
@@ -502,6 +504,7 @@ CREATE TABLE tenants (
     CONSTRAINT tenants_max_running_check CHECK ((max_running >= 0)),
     CONSTRAINT tenants_weight_check CHECK ((weight > (0)::double precision))
 );
+CREATE INDEX tenants_capped ON tenants USING btree (id) WHERE (max_running IS NOT NULL);
 CREATE INDEX tenants_caps_changed ON tenants USING btree (caps_changed_at) WHERE (caps_changed_at IS NOT NULL);
 CREATE INDEX tenants_rates ON tenants USING btree (id) WHERE (deliveries_per_sec IS NOT NULL);
 CREATE INDEX tenants_weight ON tenants USING btree (id) WHERE (weight <> (1)::double precision);

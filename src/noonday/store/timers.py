@@ -39,7 +39,7 @@ async def arm(tx: Tx, timers: Sequence[Timer], now: datetime) -> None:
 DUE: Final = """
 SELECT t.job_id, t.occurrence_at, t.due_at, t.schedule_version, t.seq, t.shard,
        j.schedule_version = t.schedule_version AND j.state = 'ACTIVE' AS current, j.spec,
-       j.tenant_id, j.lane, j.priority, j.target_host
+       j.tenant_id, j.lane, j.priority, j.target_host, j.concurrency_key
 FROM (SELECT * FROM timers
       WHERE due_at >= $1 AND due_at <= $2 AND shard = ANY($3::int[])
       ORDER BY due_at LIMIT $4) AS t

@@ -181,6 +181,9 @@ CREATE TABLE costs (
 CREATE INDEX costs_changed ON costs (changed_at);
 
 CREATE INDEX tenants_weight ON tenants (id) WHERE weight <> 1;
+CREATE INDEX tenants_capped ON tenants (id) WHERE max_running IS NOT NULL;
+CREATE INDEX limits_capped ON limits (kind, tenant_id) WHERE max_running IS NOT NULL;
+CREATE INDEX limits_lifted ON limits (kind, tenant_id) WHERE max_running IS NULL;
 
 -- Caps: what waits for a slot is found in its order, however many of it came at the same instant. Keys
 -- are compared byte by byte, so that those that begin alike stand together.

@@ -196,7 +196,7 @@ def up(
         made = init(settings)
         _show_once(made, say)
         write_client_file(settings, url=listening.address_of(api), key=made.token)
-        crew = _crew(settings, len(children))
+        crew = _crew(settings, len(children), api)
         stack.callback(_stop, children, crew, settings.worker_grace_sec, say)
         for child in children:
             child.look_after()
@@ -267,16 +267,22 @@ def _children(
 ) -> list[Child]:
     children = []
     for n, role in enumerate(roles):
-        # The first one's is the port asked for, if any; the others' follow it.
-        admin = listening.bind(settings.host, settings.admin_port and settings.admin_port + n)
+        admin = listening.bind(settings.host, _admin_port(settings, n, api))
         stack.callback(admin.close)
         children.append(Child(role, settings, admin, api if role == "api" else None))
     return children
 
 
-def _crew(settings: Settings, others: int) -> Crew:
+def _admin_port(settings: Settings, n: int, api: socket.socket) -> int:
+    """The first child's is the port asked for, if any; the others' follow it, past the API's."""
+    port = settings.admin_port and settings.admin_port + n
+    passes: int = api.getsockname()[1]
+    return port + 1 if port and settings.admin_port <= passes <= port else port
+
+
+def _crew(settings: Settings, others: int, api: socket.socket) -> Crew:
     def hire(number: int) -> Child:
-        port = settings.admin_port and settings.admin_port + others + number
+        port = _admin_port(settings, others + number, api)
         return Child("worker", settings, listening.bind(settings.host, port), None)
 
     return Crew(hire, settings.pools, *settings.worker_bounds)

@@ -209,9 +209,15 @@ async def test_a_lane_that_stands_still_says_why(
 ) -> None:
     job = await api.admin.create(schedule=NOW)
     await served(api, "default")
-    await do(api, f"UPDATE lanes SET {change}")
+    await do(
+        api,
+        f"UPDATE lanes SET {change}",
+        """INSERT INTO costs (tenant_id, target_host, seconds, changed_at)
+           SELECT tenant_id, target_host, 1, now() FROM jobs""",
+    )
     told = await explained(api, job)
     assert told["constraint"] == constraint
+    assert (told["position"], told["estimated_start_at"]) == (1, None), "nobody knows"
     assert "rebuilt" in told["detail"]
 
 

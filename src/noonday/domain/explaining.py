@@ -49,6 +49,19 @@ class Constraint(StrEnum):
     QUEUED = "queued"
 
 
+_FLOWS: Final = frozenset(
+    (
+        Constraint.TENANT_CAP,
+        Constraint.HOST_CAP,
+        Constraint.CONCURRENCY_KEY,
+        Constraint.RATE_LIMIT,
+        Constraint.LANE_CAP,
+        Constraint.QUEUED,
+    )
+)
+"""Where what waits moves on by itself, so that a start can be foreseen."""
+
+
 class Use(NamedTuple):
     """How much of a cap is used."""
 
@@ -316,12 +329,12 @@ def _placed(found: Explanation, facts: Facts) -> Explanation:
     if facts.ahead is None:
         return found
     place = msgspec.structs.replace(found, position=facts.ahead + 1)
-    if not facts.starts_per_sec or facts.ahead >= MOST_AHEAD:
+    known = facts.starts_per_sec and facts.ahead < MOST_AHEAD
+    if not known or found.constraint not in _FLOWS:
         return place
-    begins = facts.now + min(
-        timedelta(seconds=(facts.ahead + 1) / facts.starts_per_sec), LONGEST_ESTIMATE
-    )
-    return msgspec.structs.replace(place, estimated_start_at=max(begins, found.until or begins))
+    pause = (facts.ahead + 1) / (facts.starts_per_sec or 1.0)
+    begins = facts.now + min(timedelta(seconds=pause), LONGEST_ESTIMATE)
+    return msgspec.structs.replace(place, estimated_start_at=begins)
 
 
 def ranges_before(

@@ -72,7 +72,6 @@ async def test_no_cap_is_exceeded_and_no_slot_lost_however_often_processes_are_k
         await killing
     await cluster.until(f"SELECT ({UNFINISHED}) = 0", deadline_sec=60 + 2 * LEASE_SEC)
     found = await peaks(cluster.store)
-    print(found)
     assert {cap: found[cap] for cap, most in LIMITS.items() if found[cap] > most} == {}
     assert await cluster.value(ENDED) == 4 * EACH, "nothing is stranded"
     assert await cluster.check() == []

@@ -48,7 +48,7 @@ async def test_a_key_is_never_carried_out_more_often_at_a_time_than_it_may_be(
         await client.limits.set_key("k", max_running=limit)
     await create(cluster, scaled(20 * limit, 500), concurrency_key="k")
     await cluster.until(f"SELECT ({UNFINISHED}) = 0", deadline_sec=120)
-    assert (await peaks(cluster.store))[key_cap(TENANT, "k")] == limit
+    assert limit // 2 < (await peaks(cluster.store))[key_cap(TENANT, "k")] <= limit
     if limit == 1:
         async with cluster.store.transaction() as tx:
             order = [row["job_id"] for row in await tx.rows(IN_ORDER)]
@@ -63,7 +63,7 @@ async def test_a_tenant_never_has_more_runs_at_a_time_than_it_may_have(cluster: 
         await client.tenants.change("default", max_running=10)
     await create(cluster, scaled(60, 200))
     await cluster.until(f"SELECT ({UNFINISHED}) = 0", deadline_sec=60)
-    assert (await peaks(cluster.store))[tenant_cap(TENANT)] == 10
+    assert 5 < (await peaks(cluster.store))[tenant_cap(TENANT)] <= 10
     assert await cluster.check() == []
 
 

@@ -223,8 +223,9 @@ class Worker:
             return 0
         if self._ending:
             return 0  # nobody would wait for these any more: `leave` hands them back
-        # Not before the commit: by its time we look for what an unknown claim took.
-        lane.claimed(took.clock, more=not took.claimed.drained)
+        # Not before the commit: by this time we look for what an unknown claim took.
+        until = max((row["leased_at"] for row in took.claimed.rows), default=took.clock)
+        lane.claimed(until, more=not took.claimed.drained)
         self._note_ranks(lane.name, took.claimed.rows)
         everything = took.claimed.saw_all
         lane.order.claimed(took.claimed.left, took.clock, everything=everything)

@@ -110,6 +110,8 @@ def freed(tx: Tx, rows: Sequence[Row]) -> set[Held]:
 # that this update is HOT; the floors keep them out of the way. (`picked` speaks of `hold`, not of
 # `claimable`: where statistics are behind, a planner that knew the claim index here would read all
 # of it for each candidate.)
+# A lease begins with this statement, not with its transaction: that may have begun before the slot
+# was free that the run goes by.
 CLAIM: Final = """
 WITH candidate AS MATERIALIZED (
     SELECT c.row, p.n, c.rank, p.shift + p.scale
@@ -130,8 +132,8 @@ WITH candidate AS MATERIALIZED (
     FOR UPDATE OF r SKIP LOCKED
 ), claimed AS (
     UPDATE runs AS r
-    SET state = 'RUNNING', worker_id = $9, leased_at = coalesce($10, now()),
-        locked_until = coalesce($10, now()) + j.lease_sec * interval '1 second',
+    SET state = 'RUNNING', worker_id = $9, leased_at = coalesce($10, statement_timestamp()),
+        locked_until = coalesce($10, statement_timestamp()) + j.lease_sec * interval '1 second',
         lease_version = r.lease_version + 1, attempt = r.attempt + 1
     FROM picked AS p, jobs AS j
     WHERE r.ctid = p.row AND j.id = r.job_id

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from noonday.cli.connection import Config, Json, Key, Limit, Url, connect
+from noonday.cli.documents import NONE, given
 from noonday.cli.output import show, show_list
 
 tenants = typer.Typer(no_args_is_help=True, help="Who shares this service.")
@@ -31,7 +32,7 @@ AUDIT: Final = ("at", "actor", "action", "object_type", "object_id", "request_id
 
 def _number(text: str) -> float | str:
     """A number as it is given, or ``none``."""
-    if text == "none":
+    if text == NONE:
         return text
     try:
         return int(text) if text.lstrip("-").isdigit() else float(text)
@@ -49,12 +50,6 @@ CreateBytesPerSec = Annotated[Any, _quota("Bytes of payload that may be posted a
 MaxPendingJobs = Annotated[Any, _quota("Jobs that have not ended; with more none is created.")]
 DeliveriesPerSec = Annotated[Any, _quota("Requests that are sent a second, by all workers.")]
 MaxRunning = Annotated[Any, _quota("Its runs that are carried out at a time.")]
-
-
-def _given(**settings: Any) -> dict[str, Any]:
-    """What was given; ``none`` is null."""
-    given = {name: value for name, value in settings.items() if value is not None}
-    return {name: None if value == "none" else value for name, value in given.items()}
 
 
 @tenants.command("list")
@@ -84,7 +79,7 @@ def create_tenant(
     as_json: Json = False,
 ) -> None:
     """Make a tenant. Its signing secret is shown now and never again."""
-    settings = _given(
+    settings = given(
         max_payload_bytes=max_payload_bytes,
         creates_per_sec=creates_per_sec,
         creates_burst=creates_burst,
@@ -122,7 +117,7 @@ def change_tenant(
     Example:
       noonday tenants set shop --creates-per-sec 50 --max-pending-jobs none
     """
-    settings = _given(
+    settings = given(
         keep_responses=keep_responses,
         max_payload_bytes=max_payload_bytes,
         weight=weight,

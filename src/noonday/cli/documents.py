@@ -1,4 +1,4 @@
-"""From options to the document of a job."""
+"""From options to the documents that are sent."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ import sys
 from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from noonday.cli.failures import Code, fail
+
+NONE: Final = "none"
+"""What an option is given that takes a setting away."""
+
+
+def given(**settings: Any) -> dict[str, Any]:
+    """The settings that were given; ``none`` is null."""
+    found = {name: value for name, value in settings.items() if value is not None}
+    return {name: None if value == NONE else value for name, value in found.items()}
 
 
 @dataclass(frozen=True)

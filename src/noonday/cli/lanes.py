@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
 from noonday.cli.connection import Config, Json, Key, Limit, Url, connect
+from noonday.cli.documents import NONE, given
 from noonday.cli.failures import Code, fail
 from noonday.cli.output import show, show_list
 
@@ -17,8 +18,6 @@ COLUMNS: Final = (
     "counts.running", "scaling.wanted_slots", "max_running", "weight", "sheddable",
     "since", "reason",
 )  # fmt: skip
-
-NONE: Final = "none"
 
 Name: TypeAlias = Annotated[str, typer.Argument(help="The lane's name.", metavar="LANE")]
 Reason: TypeAlias = Annotated[str, typer.Option(help="Why, for the audit log.")]
@@ -68,25 +67,20 @@ def set_lane(
       noonday lanes set batch --max-running 20
       noonday lanes set batch --max-running none
     """
-    given = {
-        "weight": weight,
-        "max_running": _number("--max-running", max_running, int),
-        "ageing_sec": ageing_sec,
-        "objective_sec": _number("--objective-sec", objective_sec, float),
-        "sheddable": sheddable,
-    }
-    settings: dict[str, Any] = {
-        setting: value for setting, value in given.items() if value is not None
-    }
-    taken_away = {"max_running": max_running, "objective_sec": objective_sec}
-    settings |= {setting: None for setting, text in taken_away.items() if text == NONE}
+    settings = given(
+        weight=weight,
+        max_running=_number("--max-running", max_running, int),
+        ageing_sec=ageing_sec,
+        objective_sec=_number("--objective-sec", objective_sec, float),
+        sheddable=sheddable,
+    )
     with connect(config, url, key) as noonday:
         show(noonday.lanes.put(name, **settings), as_json)
 
 
-def _number(option: str, text: str | None, kind: type[int] | type[float]) -> float | None:
+def _number(option: str, text: str | None, kind: type[int] | type[float]) -> float | str | None:
     if text is None or text == NONE:
-        return None
+        return text
     try:
         return kind(text)
     except ValueError:

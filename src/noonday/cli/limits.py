@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from noonday.cli.connection import Config, Json, Key, Limit, Url, connect
+from noonday.cli.documents import NONE
 from noonday.cli.failures import Code, fail
 from noonday.cli.output import show, show_list
 
@@ -31,7 +32,7 @@ Name = Annotated[str, typer.Argument(help="The host without its port, or the key
 
 def number_or_none(text: str) -> int | None:
     """The value of an option that takes a whole number, or ``none``."""
-    if text == "none":
+    if text == NONE:
         return None
     if not text.isascii() or not text.isdigit():
         fail(Code.USAGE, f"{text!r} is neither a whole number nor none")

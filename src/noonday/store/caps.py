@@ -50,6 +50,13 @@ def of(run: str) -> str:
 
 # --- who gets a slot --------------------------------------------------------------------------
 
+USES: Final = {
+    "tenant": "tenant_cap = {cap} AND claimable",
+    "host": "host_cap = {cap} AND claimable",
+    "key": "key_cap = {cap} AND key_slot",
+}
+"""By kind of cap, which runs use a slot of ``{cap}``; each is found in one index."""
+
 BOUNDLESS: Final = 1_000_000_000
 """The room of a cap that has been lifted."""
 
@@ -71,11 +78,11 @@ _ROOM: Final = f"""
     ) AS most
     CROSS JOIN LATERAL (
         SELECT count(*) AS slots, count(*) FILTER (WHERE claimable) AS running FROM (
-            SELECT true AS claimable FROM runs WHERE tenant_cap = k.cap AND claimable
+            SELECT true AS claimable FROM runs WHERE {USES["tenant"].format(cap="k.cap")}
             UNION ALL
-            SELECT true FROM runs WHERE host_cap = k.cap AND claimable
+            SELECT true FROM runs WHERE {USES["host"].format(cap="k.cap")}
             UNION ALL
-            SELECT claimable FROM runs WHERE key_cap = k.cap AND key_slot
+            SELECT claimable FROM runs WHERE {USES["key"].format(cap="k.cap")}
         ) AS each WHERE most.running < {BOUNDLESS}
     ) AS used"""
 _RUN: Final = """r.ctid AS place, r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.lane,

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from noonday.domain.model import RunKey
 from noonday.store import Row, Tx, columns
+from noonday.store.caps import USES
 from noonday.store.runs import key_of
 
 MOST_NAMED: Final = 5
@@ -101,14 +102,13 @@ async def target(tx: Tx, hold_key: str) -> Row | None:
     return await tx.row(TARGET, hold_key)
 
 
-# What uses slots of a cap is counted as admission does it.
 _USERS: Final = """
-SELECT job_id, occurrence_at, kind, count(*) OVER () AS used FROM runs WHERE {0} = $1 AND {1}
+SELECT job_id, occurrence_at, kind, count(*) OVER () AS used FROM runs WHERE {0}
 ORDER BY state = 'RUNNING' DESC, ready_at LIMIT $2
 """
-TENANT_USERS: Final = _USERS.format("tenant_cap", "claimable")
-HOST_USERS: Final = _USERS.format("host_cap", "claimable")
-KEY_USERS: Final = _USERS.format("key_cap", "key_slot")
+TENANT_USERS: Final = _USERS.format(USES["tenant"].format(cap="$1"))
+HOST_USERS: Final = _USERS.format(USES["host"].format(cap="$1"))
+KEY_USERS: Final = _USERS.format(USES["key"].format(cap="$1"))
 
 
 async def users(tx: Tx, held: Row) -> tuple[int, list[RunKey]]:

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from noonday.domain.caps import host_cap, key_cap
 from noonday.store import Row, Tx
+from noonday.store.caps import USES
 
 MOST_COUNTED: Final = 10_000
 """More than this are not counted for a list."""
@@ -30,7 +31,7 @@ def _shown(cap: str, uses: str) -> str:
 
 OWN: Final = f"""
 SELECT 'tenant' AS kind, t.name, t.max_running, NULL::float8 AS rate_per_sec, {
-    _shown("'tenant:' || t.id", "tenant_cap = 'tenant:' || t.id AND claimable")
+    _shown("'tenant:' || t.id", USES["tenant"].format(cap="'tenant:' || t.id"))
 }
 FROM tenants AS t WHERE t.id = $1
 """
@@ -52,8 +53,8 @@ async def put_own(tx: Tx, tenant_id: int, max_running: int | None) -> None:
 
 
 _ROW: Final = f"""SELECT l.kind, l.name, l.max_running, l.rate_per_sec, CASE WHEN l.kind = 'host'
-           THEN {_COUNT.format("host_cap = l.key AND claimable", MOST_COUNTED)}
-           ELSE {_COUNT.format("key_cap = l.key AND key_slot", MOST_COUNTED)} END AS used,
+           THEN {_COUNT.format(USES["host"].format(cap="l.key"), MOST_COUNTED)}
+           ELSE {_COUNT.format(USES["key"].format(cap="l.key"), MOST_COUNTED)} END AS used,
        {_COUNT.format("hold_key = l.key AND hold = 'cap'", MOST_COUNTED)} AS waiting
 FROM limits AS l"""
 

@@ -65,7 +65,8 @@ async def _payments(caller: Caller, url: str, until: Callable[[float], bool]) ->
 
 
 async def flood(scale: float) -> dict[str, Figures]:
-    """One tenant's payments, from due to receiver: quiet, and while another floods the lane."""
+    """One tenant's payments, from due to receiver, and from due to their lease: quiet, and while
+    another floods the lane."""
     messages, quiet_sec = max(int(100_000 * scale), 5_000), max(15 * scale, 5.0)
     found: dict[str, Figures] = {}
     async with harness.service("api", "scheduler", "worker") as running:
@@ -91,6 +92,8 @@ async def flood(scale: float) -> dict[str, Figures]:
             theirs.stop()
             assert isinstance(late, list)
             found[f"payments, {name}"] = _row(made, count, seconds, before, after, late)
+            starts = await _starts(store, "payments", made)
+            found[f"payments' start, {name}"] = _row(made, count, seconds, before, after, starts)
         await store.close()
     return found
 
@@ -101,6 +104,19 @@ def _row(
     row = figures(made + others, seconds, before, after, late)
     row["count"] = made
     return row
+
+
+async def _starts(store: Store, tenant: str, last: int) -> list[float]:
+    """From due to lease, in seconds, of a tenant's last attempts."""
+    async with store.transaction() as tx:
+        rows = await tx.rows(
+            "SELECT extract(epoch FROM e.leased_at - o.due_at)::float8 AS sec "
+            "FROM executions AS e JOIN occurrences AS o USING (job_id, occurrence_at, kind) "
+            "JOIN tenants AS t ON t.id = e.tenant_id "
+            "WHERE t.name = $1 ORDER BY e.leased_at DESC LIMIT $2",
+            tenant, last,
+        )  # fmt: skip
+    return [row["sec"] for row in rows]
 
 
 async def _gone(flooding: asyncio.Task[None], store: Store) -> None:

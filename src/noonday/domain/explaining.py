@@ -347,18 +347,22 @@ def ranges_before(
     """Where the runs of a lane lie that are claimed before one of ``rank``, as its workers claim:
     priorities, each with ranks from and to."""
     report = max((one for one in reports if one.waiting), key=lambda one: one.clock, default=None)
-    v, rate = (seconds(now), 1.0) if report is None else (min(report.v), report.rate)
-    step = ageing_sec * rate
+    starts = (seconds(now),) * len(PRIORITIES) if report is None else report.v
+    rate = 1.0 if report is None else report.rate
+    v, step = min(starts), ageing_sec * rate
     if is_queued(rank):
-        key = tag_of(rank) - v + priority * step
+        key = max(tag_of(rank), starts[priority]) - v + priority * step
     else:
         key = rate * (rank - now).total_seconds() + priority * step
     found = []
     for each in PRIORITIES:
         ahead = key - each * step
         found.append((each, EPOCH, min(now + timedelta(seconds=ahead / rate), QUEUE)))
-        found.append((each, QUEUE, max(queued(v + ahead), QUEUE)))
-    return found
+        # (What lies before the start counts as if it stood there.)
+        if v + ahead > starts[each]:
+            found.append((each, QUEUE, queued(v + ahead)))
+    own = QUEUE if is_queued(rank) else EPOCH
+    return [each for each in found if each[:2] != (priority, own)] + [(priority, own, rank)]
 
 
 def _words(span: timedelta) -> str:

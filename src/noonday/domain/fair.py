@@ -21,7 +21,9 @@ from noonday.domain.model import PRIORITIES
 from noonday.domain.ranking import AGEING_SEC, Caps, Work, queued, seconds
 
 WITHIN_SHARE_SEC: Final = 0.1
-"""Who is ahead of a lane in which others wait by no more than passes in this time goes in front."""
+"""Who is ahead of a lane in which others wait by no more than passes in this time goes in front,
+and by no more than one of his runs in each slot: what a flood brings before its cost and the pace
+of the lane are known would be in front altogether."""
 UNKNOWN_SEC: Final = 0.2
 """What a run is expected to take while nothing is known of any."""
 UNKNOWN_SLOTS: Final = 16
@@ -169,10 +171,10 @@ class _Lane:
             if account.lead(starts) <= 0.0:
                 del self.accounts[tenant_id]
 
-    def margin(self, now: float) -> float:
+    def margin(self, now: float, expected: float) -> float:
         """By how much a tenant may be ahead that still goes in front."""
         stale = min(now - self.refreshed[0] - FRESH_SEC, MOST_STALE_SEC)
-        least = WITHIN_SHARE_SEC if self.standing.waiting else 0.0
+        least = min(WITHIN_SHARE_SEC, expected) if self.standing.waiting else 0.0
         return self.standing.rate * max(least, stale)
 
     # --- between processes ----------------------------------------------------------------
@@ -254,7 +256,7 @@ class Ranker:
         amount = asked / self._weights.get(tenant_id, 1.0)
         account.charge(priority, starts, amount)
         account.charged[priority] = account.charged.get(priority, 0.0) + amount
-        return now if finish <= start + lane.margin(at) else queued(finish)
+        return now if finish <= start + lane.margin(at, expected) else queued(finish)
 
     def _lane(self, name: str, at: float) -> _Lane:
         lane = self._lanes.get(name)

@@ -45,6 +45,24 @@ def every(seconds: float, lane: SimulatedLane, post: Callable[[], object]) -> Ca
 # --- a flood ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("news_sec", [0.2, 0.5, 1.2])
+@pytest.mark.parametrize("known", [0.002, 0.02, 0.2])
+def test_a_flood_whose_cost_and_pace_are_not_known_yet_does_not_go_before_others(
+    news_sec: float, known: float
+) -> None:
+    lane, others = SimulatedLane((16,), news_sec=news_sec), list[Run]()
+    lane.learn((A, known), (B, known))
+
+    def post() -> None:
+        others.extend(lane.post(B))
+        lane.post(A, 400)
+
+    lane.run(5, every(0.1, lane, lambda: lane.post(B, took=known)))
+    lane.run(4, every(0.1, lane, post))
+    lane.run(60)
+    assert waits(others)[-1] <= 4 * TOOK
+
+
 @pytest.mark.parametrize("flood", [2_000, 4_000, 20_000])
 def test_the_single_runs_of_others_do_not_wait_behind_a_flood_however_large(flood: int) -> None:
     lane, others = lane_of(), list[Run]()

@@ -52,12 +52,26 @@ def test_real_instants_are_in_front() -> None:
 # --- virtual time -----------------------------------------------------------------------------
 
 
-def test_without_a_queue_virtual_time_is_that_of_the_last_claim() -> None:
+def test_without_a_queue_virtual_time_stands_at_the_last_tag_that_was_taken() -> None:
     clock = LaneClock()
-    clock.claimed({}, T, everything=True)
-    assert clock.v == V
-    assert clock.report(8, has_room=True) == LaneReport(8, open=True)
-    assert clock.report(8, has_room=False) == LaneReport(8, v=(V,), clock=V, emptied=V)
+    clock.claimed({}, T, everything=True, highest=T)
+    assert clock.v == 0.0, "what was in front has no tag"
+    clock.claimed({}, T + SECOND, everything=True, highest=queued(7.0))
+    clock.claimed({}, T + 2 * SECOND, everything=True, highest=queued(5.0))
+    assert clock.v == 7.0
+    assert clock.report(8, has_room=True) == LaneReport(8, open=True, v=(7.0,))
+    at = V + 2
+    assert clock.report(8, has_room=False) == LaneReport(8, v=(7.0,), clock=at, emptied=at)
+
+
+@pytest.mark.parametrize("priority", list(PRIORITIES))
+def test_a_tag_that_was_given_by_old_news_goes_before_nothing_in_front(priority: int) -> None:
+    clock = LaneClock()
+    clock.claimed(waiting((priority, 3.0)), T, everything=True)
+    ranks = [T - SECOND, T, queued(V), queued(V + 2.9), queued(V + 3), queued(V + 3.1)]
+    keys = [(clock.key(rank, priority, T), rank) for rank in ranks]
+    assert keys == sorted(keys)
+    assert len({key for key, _ in keys[1:5]}) == 1, "beside each other, by their ranks"
 
 
 def test_with_a_queue_it_is_that_of_what_is_next() -> None:

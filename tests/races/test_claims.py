@@ -85,7 +85,7 @@ async def test_a_claim_knows_whether_more_wait(store: Store) -> None:
         async with store.transaction() as tx:
             assert (await claiming(3)(tx)).drained is expected  # type: ignore[attr-defined]
     async with store.transaction() as tx:
-        assert await claiming(3)(tx) == Claimed([], {}, {}, saw_all=True, drained=True)
+        assert await claiming(3)(tx) == Claimed([], {}, {}, None, saw_all=True, drained=True)
 
 
 async def test_a_floor_does_not_pass_what_another_claim_held_and_gave_up(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from noonday.domain.fair import Ranker
-from noonday.domain.lane_clock import LaneClock
+from noonday.domain.lane_clock import LaneClock, LaneReport
 from noonday.domain.ranking import Band, Floors, Work, is_queued
 
 T = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
@@ -60,8 +60,12 @@ class SimulatedLane:
         weights: dict[int, float] | None = None,
         ageing_sec: float = 6.0,
         step_sec: float = 0.05,
+        news_sec: float = 0.0,
     ) -> None:
+        """``news_sec``: how old the workers' reports are when they are read."""
         self.now = 0.0
+        self.news_sec = news_sec
+        self._reports: list[tuple[float, list[dict[str, LaneReport]]]] = []
         self.step_sec = step_sec
         self.ageing_sec = ageing_sec
         self.workers = [SimulatedWorker(each, ageing_sec) for each in slots]
@@ -115,9 +119,10 @@ class SimulatedLane:
 
     def refresh(self) -> None:
         """Every process reads what the workers report and what the others have told."""
-        reports = [
-            {LANE: each.order.report(each.slots, has_room=each.free > 0)} for each in self.workers
-        ]
+        reports = next(
+            (told for at, told in reversed(self._reports) if at <= self.now - self.news_sec),
+            self._report(),
+        )
         told = [ranker.tell() for ranker in self.rankers]
         for number, ranker in enumerate(self.rankers):
             ranker.refresh(self.clock, {LANE: self.ageing_sec}, reports)
@@ -125,6 +130,11 @@ class SimulatedLane:
                       if n != number and LANE in each]  # fmt: skip
             ranker.hear(others)
         self._refreshed_at = self.now
+
+    def _report(self) -> list[dict[str, LaneReport]]:
+        return [
+            {LANE: each.order.report(each.slots, has_room=each.free > 0)} for each in self.workers
+        ]
 
     def step(self) -> None:
         """Time passes, what is done is done, and free slots are filled."""
@@ -135,6 +145,7 @@ class SimulatedLane:
                 heapq.heappop(worker.busy)
         for worker in self.workers:
             self._claim(worker)
+        self._reports.append((self.now, self._report()))
         if self.now - self._refreshed_at >= 1.0:
             self.refresh()
 
@@ -169,7 +180,8 @@ class SimulatedLane:
             else:
                 left[band] = min(run.rank, left.get(band, run.rank))
         everything = len(seen) < looked_at
-        worker.order.claimed(left, self.clock, everything=everything)
+        highest = max((run.rank for _, _, run in seen[:limit]), default=None)
+        worker.order.claimed(left, self.clock, everything=everything, highest=highest)
         worker.floors.claimed(
             used, lowest, self.clock, everything=everything, tags=worker.order.start
         )

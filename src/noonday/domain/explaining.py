@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from noonday.domain.fair import standing
 from noonday.domain.lane_clock import LaneReport
 from noonday.domain.model import EPOCH, PRIORITIES
 from noonday.domain.ranking import QUEUE, is_queued, queued, seconds, tag_of
@@ -346,9 +347,8 @@ def ranges_before(
 ) -> list[tuple[int, datetime, datetime]]:
     """Where the runs of a lane lie that are claimed before one of ``rank``, as its workers claim:
     priorities, each with ranks from and to."""
-    report = max((one for one in reports if one.waiting), key=lambda one: one.clock, default=None)
-    starts = (seconds(now),) * len(PRIORITIES) if report is None else report.v
-    rate = 1.0 if report is None else report.rate
+    stands = standing(reports, seconds(now), (0.0,) * len(PRIORITIES))
+    starts, rate = stands.starts, stands.rate or 1.0
     v, step = min(starts), ageing_sec * rate
     if is_queued(rank):
         key = max(tag_of(rank), starts[priority]) - v + priority * step

@@ -1,10 +1,10 @@
 """Who queues: start-time fair queueing between the tenants of a lane.
 
 Each tenant has a *finish* per lane and priority: the virtual time at which what it has asked for so
-far is done, at its share of the lane. A new run starts there, or now if that is past. Whoever is
-within his share starts now, and goes in front, by real time; whoever is above it queues behind his
-own work, and nobody else's. A run is charged its expected seconds, over weight and slots, to its
-priority and to all less urgent ones of its tenant.
+far is done, at its share of the lane. A new run starts there, or where the lane stands if that is
+past. Whoever is within his share starts there, and goes in front, by real time; whoever is above it
+queues behind his own work, and nobody else's. A run is charged its expected seconds, over weight
+and slots, to its priority and to all less urgent ones of its tenant.
 
 Several processes rank at the same time. Once a second each reads how the workers stand and what the
 others have charged; what that leaves them apart is measured, see docs/fairness.md.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from math import inf
 from typing import Final, NamedTuple
 
 from noonday.domain.lane_clock import LaneReport
@@ -58,7 +59,7 @@ class Standing(NamedTuple):
 
     starts: tuple[float, ...]
     open: bool = False
-    """Slots are free, and nobody waits: it is real time."""
+    """Slots are free, and nobody waits."""
     waiting: bool = False
     """Others wait."""
     rate: float = 0.0
@@ -69,23 +70,28 @@ class Standing(NamedTuple):
 def standing(reports: Sequence[LaneReport], now: float, before: tuple[float, ...]) -> Standing:
     """What the reports of living workers come to. Without any report it stands where it stood
     ``before``, since nothing is carried out."""
-    if any(report.open for report in reports):
-        return Standing(_each(now), open=True, rate=1.0, emptied_at=now - TOLD_SEC)
     if not reports:
         return Standing(before)
+    reached = _furthest(reports)
+    if any(report.open for report in reports):
+        return Standing(reached, open=True, rate=1.0, emptied_at=now - TOLD_SEC)
     emptied = max(report.emptied for report in reports)
     waiting = [each for each in reports if each.waiting and each.clock > emptied]
     if not waiting:
-        return Standing(_each(max(report.clock for report in reports)), emptied_at=emptied)
+        return Standing(reached, emptied_at=emptied)
     # Who has seen that nothing queued any more knows best what queues since.
     latest = [each for each in waiting if each.emptied > emptied - TOLD_SEC] or waiting
-    starts = tuple(map(max, zip(*(each.v for each in latest), strict=True)))
     last = max(latest, key=lambda report: report.clock)
-    return Standing(starts, waiting=True, rate=last.rate, emptied_at=emptied)
+    return Standing(_furthest(latest), waiting=True, rate=last.rate, emptied_at=emptied)
 
 
-def _each(instant: float) -> tuple[float, ...]:
-    return (instant,) * len(PRIORITIES)
+def _furthest(reports: Sequence[LaneReport]) -> tuple[float, ...]:
+    """Where the virtual time stands of who has come furthest, by priority."""
+    alike = (each.v * len(PRIORITIES) if len(each.v) == 1 else each.v for each in reports if each.v)
+    return tuple(map(max, zip(*alike, strict=True))) or _NOWHERE
+
+
+_NOWHERE: Final = (0.0,) * len(PRIORITIES)
 
 
 class _Account:
@@ -116,10 +122,10 @@ class _Lane:
     def __init__(self, now: float) -> None:
         self.ageing_sec = AGEING_SEC
         self.slots = UNKNOWN_SLOTS
-        self.standing = Standing(_each(now))
+        self.standing = Standing(_NOWHERE)
+        self.known = False
+        """Whether it has been heard of how the lane stands."""
         self.accounts: dict[int, _Account] = {}
-        self.asked = 0.0
-        """Seconds of the whole lane that we have charged since the last refresh."""
         self.refreshed = [now] * BUCKETS
         """When it was refreshed last, the time before, and so on."""
         self.heard: dict[str, Told] = {}
@@ -131,15 +137,12 @@ class _Lane:
         return account
 
     def refresh(self, reports: Sequence[LaneReport], now: float) -> None:
-        was_open, stood = self.standing.open, self.standing.starts
+        stood = self.standing.starts
         found = self.standing = standing(reports, now, stood)
+        self.known = True
         self.slots = sum(report.slots for report in reports) or self.slots
         self._follow(stood, found.starts)
-        if was_open and found.open and self.asked <= now - self.refreshed[0]:
-            self.accounts.clear()  # there was room for all of it
-        else:
-            self._forget(found.starts, found.emptied_at)
-        self.asked = 0.0
+        self._forget(found.starts, found.emptied_at)
         for account in self.accounts.values():
             account.recent = [0.0, *account.recent[:-1]]
         self.refreshed = [now, *self.refreshed[:-1]]
@@ -173,6 +176,8 @@ class _Lane:
 
     def margin(self, now: float, expected: float) -> float:
         """By how much a tenant may be ahead that still goes in front."""
+        if not self.known:
+            return inf
         stale = min(now - self.refreshed[0] - FRESH_SEC, MOST_STALE_SEC)
         least = min(WITHIN_SHARE_SEC, expected) if self.standing.waiting else 0.0
         return self.standing.rate * max(least, stale)
@@ -251,9 +256,7 @@ class Ranker:
         account = lane.account(tenant_id)
         start, finish = starts[priority], account.finish[priority]
         expected = self._costs.get((tenant_id, host), self._usual_sec)
-        asked = expected / lane.slots
-        lane.asked += asked
-        amount = asked / self._weights.get(tenant_id, 1.0)
+        amount = expected / lane.slots / self._weights.get(tenant_id, 1.0)
         account.charge(priority, starts, amount)
         account.charged[priority] = account.charged.get(priority, 0.0) + amount
         return now if finish <= start + lane.margin(at, expected) else queued(finish)

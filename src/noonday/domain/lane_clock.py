@@ -1,9 +1,11 @@
 """The virtual time of a lane, as one worker process knows it from its claims.
 
-While a queue waits, virtual time is that of what is next in it; else it is real time. Claims order
-both bands by their *key*, in seconds of virtual time: that of a queued run is its tag, that of one
-in front lies before what is next in the queue by as much virtual time as passed while it waited. A
-priority step puts each behind by the virtual time that passes within the lane's ageing.
+While a queue waits, virtual time is that of what is next in it; else it stands where it came to. It
+never goes by the clock: while a flood comes in of which no worker has told yet, others would be
+placed behind it. Claims order both bands by their *key*, in seconds of virtual time: that of a
+queued run is its tag, that of one in front lies before what is next in the queue by as much virtual
+time as passed while it waited. A priority step puts each behind by the virtual time that passes
+within the lane's ageing.
 """
 
 from __future__ import annotations
@@ -43,12 +45,11 @@ class LaneReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     slots: int = 0
     open: bool = False
-    """Nothing queued, and slots are free: virtual time is real time."""
+    """Nothing queued, and slots are free."""
     waiting: bool = False
     """Runs are queued."""
     v: tuple[float, ...] = ()
-    """Where new work begins in virtual time, in seconds, by priority; without ``waiting`` it is at
-    the real time of the last claim."""
+    """Where new work begins in virtual time, in seconds, by priority."""
     rate: float = 1.0
     """How many seconds of virtual time pass in one."""
     clock: float = 0.0
@@ -64,7 +65,8 @@ class LaneClock:
         self.ageing_sec = ageing_sec
         self.rate = 1.0
         self._clock = self._emptied = 0.0
-        self._starts: list[float] | None = None
+        self._starts = [0.0] * len(PRIORITIES)
+        self._waiting = False
         self._anchor: tuple[float, float, int] | None = None
 
     @property
@@ -74,13 +76,12 @@ class LaneClock:
 
     @property
     def v(self) -> float:
-        """The virtual time, of that priority which is furthest behind, or the real time of the last
-        claim when nothing queues."""
-        return self._clock if self._starts is None else min(self._starts)
+        """The virtual time, of that priority which is furthest behind."""
+        return min(self._starts)
 
     def start(self, priority: int) -> float:
         """Where new work of a priority begins: no start tag below is given from now on."""
-        return self._clock if self._starts is None else self._starts[priority]
+        return self._starts[priority]
 
     def ranges(self, spans: Sequence[Span]) -> list[Range]:
         """How a claim compares what it finds in ``spans``."""
@@ -101,36 +102,44 @@ class LaneClock:
             return max(tag_of(rank) - self.start(priority), 0.0) + self._shift(priority)
         return self.rate * (rank - now).total_seconds() + priority * self.step
 
-    def claimed(self, left: Mapping[Band, datetime], clock: datetime, *, everything: bool) -> None:
+    def claimed(
+        self,
+        left: Mapping[Band, datetime],
+        clock: datetime,
+        *,
+        everything: bool,
+        highest: datetime | None = None,
+    ) -> None:
         """A claim was answered at the database's time ``clock``.
 
-        ``left`` has the lowest rank of each priority and band that it saw and did not take;
-        ``everything`` says that it saw all there is.
+        ``left`` has the lowest rank of each priority and band that it saw and did not take, and
+        ``highest`` is the highest rank that it took; ``everything`` says that it saw all there is.
         """
         now = seconds(clock)
         tags = {band.priority: tag_of(rank) for band, rank in left.items() if band.queued}
         if tags:
-            self._clock = now
+            self._clock, self._waiting = now, True
             self._pass(tags, now)
         elif everything:
-            self._clock, self._emptied = now, now
-            self._starts, self._anchor = None, None
+            self._clock = self._emptied = now
+            self._waiting, self._anchor = False, None
+            taken = tag_of(highest) if highest is not None and is_queued(highest) else 0.0
+            self._starts = [max(taken, *self._starts)] * len(PRIORITIES)
         elif not self._clock:
             self._clock = now
 
     def _pass(self, tags: Mapping[int, float], now: float) -> None:
         """New work begins beside what is next of its priority, if that is at its turn; else with
         what is at its turn, but behind nothing that is less urgent, and before nothing that is as
-        urgent. It never begins earlier than before, until nothing queues."""
+        urgent. It never begins earlier than before."""
         step = self.step
         keys = {priority: tag + priority * step for priority, tag in tags.items()}
         key = min(keys.values())
         at_turn = [each for each in keys if keys[each] <= key + step / 2]
         urgent, patient = min(at_turn), max(at_turn)
-        before = self._starts or [0.0] * len(PRIORITIES)
         self._starts = [
             max(
-                before[priority],
+                self._starts[priority],
                 min(
                     key - min(max(priority, urgent), patient) * step,
                     tags.get(priority, float("inf")),
@@ -150,10 +159,10 @@ class LaneClock:
 
     def report(self, slots: int, *, has_room: bool) -> LaneReport:
         """What others are told; ``has_room`` says that slots are free."""
-        if self._starts is None and has_room:
-            return LaneReport(slots, open=True)
-        if self._starts is None:
-            return LaneReport(slots, v=(self._clock,), clock=self._clock, emptied=self._emptied)
+        if not self._waiting and has_room:
+            return LaneReport(slots, open=True, v=(self.v,))
+        if not self._waiting:
+            return LaneReport(slots, v=(self.v,), clock=self._clock, emptied=self._emptied)
         return LaneReport(
             slots, waiting=True, v=tuple(self._starts), rate=self.rate, clock=self._clock,
             emptied=self._emptied,

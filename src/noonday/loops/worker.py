@@ -228,7 +228,9 @@ class Worker:
         lane.claimed(until, more=not took.claimed.drained)
         self._note_ranks(lane.name, took.claimed.rows)
         everything = took.claimed.saw_all
-        lane.order.claimed(took.claimed.left, took.clock, everything=everything)
+        lane.order.claimed(
+            took.claimed.left, took.clock, everything=everything, highest=took.claimed.highest
+        )
         lane.floors.claimed(
             used, took.claimed.lowest, took.clock, everything=everything, tags=lane.order.start
         )

@@ -167,6 +167,8 @@ class Claimed(NamedTuple):
     """The lowest rank that was READY, by priority and band, whether or not it was taken."""
     left: dict[Band, datetime]
     """The lowest rank that was READY and was not taken, of those that it looked at."""
+    highest: datetime | None
+    """The highest rank that it took."""
     saw_all: bool
     """Whether it saw every READY run from its floors on; there may be more of them if not."""
     drained: bool
@@ -193,7 +195,9 @@ async def claim(
     lowest = {bands[n - 1]: rank for n, rank, _ in seen}
     left = {bands[n - 1]: rank for n, _, rank in seen if rank is not None}
     saw_all = candidates < looked_at
-    return Claimed(taken, lowest, left, saw_all, saw_all and len(taken) == candidates)
+    highest = max((row["rank"] for row in taken), default=None)
+    drained = saw_all and len(taken) == candidates
+    return Claimed(taken, lowest, left, highest, saw_all, drained)
 
 
 # What a sweep compares the floors with.

@@ -11,10 +11,10 @@ from noonday.store import Store
 
 # Each attempt from its claim to its settle, or, where its worker was lost, to when it was reaped.
 ATTEMPTS = """
-SELECT e.tenant_id, j.target_host, j.concurrency_key, e.leased_at, e.finished_at
+SELECT e.tenant_id, j.target_host, j.concurrency_key, j.lane, e.leased_at, e.finished_at
 FROM executions AS e JOIN jobs AS j ON j.id = e.job_id
 UNION ALL
-SELECT r.tenant_id, j.target_host, j.concurrency_key, r.leased_at, 'infinity'
+SELECT r.tenant_id, j.target_host, j.concurrency_key, j.lane, r.leased_at, 'infinity'
 FROM runs AS r JOIN jobs AS j ON j.id = r.job_id WHERE r.state = 'RUNNING'
 """
 
@@ -26,11 +26,12 @@ def peak(intervals: Iterable[tuple[datetime, datetime]]) -> int:
 
 
 async def peaks(store: Store) -> Mapping[str, int]:
-    """By cap, the most attempts that were under way at any instant."""
+    """By cap, a lane's among them, the most attempts that were under way at any instant."""
     by_cap = defaultdict(list)
     async with store.transaction() as tx:
         for row in await tx.rows(ATTEMPTS):
-            tenant, host, key, start, end = row.values()
-            for cap in (f"tenant:{tenant}", f"host:{tenant}:{host}", f"key:{tenant}:{key}"):
+            tenant, host, key, lane, start, end = row.values()
+            own = (f"tenant:{tenant}", f"host:{tenant}:{host}", f"key:{tenant}:{key}")
+            for cap in (*own, f"lane:{lane}"):
                 by_cap[cap].append((start, end))
     return {cap: peak(each) for cap, each in by_cap.items()}

@@ -44,7 +44,7 @@ def anything_happens(metrics: Metrics, seed: int) -> None:
     metrics.job_suspended()
     metrics.materialized(1, 1, 1)
     metrics.materialization_lag(seed / 100)
-    metrics.started(seed / 10)
+    metrics.started([seed / 10])
     metrics.attempted(random, f"outcome {random}")
     metrics.ended(random)
     metrics.retried()

@@ -11,17 +11,25 @@ import logging
 import re
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import Final, Generic, NamedTuple, TextIO, TypeVar
 
 import msgspec
 import prometheus_client
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 # --- Logs -------------------------------------------------------------------------------------
@@ -294,8 +302,8 @@ class Metrics:
         self._busy_slots = _Bound(
             self._gauge("worker_busy_slots", "Slots that an attempt runs in, by pool", "pool"), 16
         )
-        self._start = self._histogram(
-            "schedule_to_start_seconds", "From due to the start of the first attempt", _WAIT_SEC
+        self._start = self._collector(
+            _Waits("schedule_to_start_seconds", "From due to the start of the first attempt")
         )
         self._lag = self._histogram(
             "materialization_lag_seconds", "How late the oldest timer of a tick was", _WAIT_SEC
@@ -375,9 +383,9 @@ class Metrics:
 
     # --- attempts
 
-    def started(self, wait_sec: float) -> None:
-        """A first attempt began ``wait_sec`` after its run was due."""
-        self._start.observe(max(wait_sec, 0.0))
+    def started(self, waits: Iterable[float]) -> None:
+        """First attempts began, each so many seconds after its run was due."""
+        self._start.observe(waits)
 
     def attempted(self, tenant: object, outcome: str, count: int = 1) -> None:
         """Attempts of a tenant's runs ended with ``outcome``."""
@@ -430,9 +438,9 @@ class Metrics:
         work = self._works.of(lane)
         work.slots, work.free = slots, free
 
-    def began(self, lane: str) -> None:
-        """An attempt began, and keeps a slot of its lane."""
-        self._works.of(lane).move(1)
+    def began(self, lane: str, count: int = 1) -> None:
+        """Attempts began, and keep a slot of their lane each."""
+        self._works.of(lane).move(count)
 
     def landed(self, lane: str) -> None:
         """An attempt that began has left its slot."""
@@ -662,6 +670,26 @@ class _Work:
         now = time.monotonic()
         self._busy_sec += self._busy * (now - self._moved_at)
         self._moved_at = now
+
+
+class _Waits(Collector):
+    """A histogram that takes many seconds at once: a Prometheus client's own locks at each."""
+
+    def __init__(self, name: str, help: str) -> None:
+        self._name = f"noonday_{name}"
+        self._help = help
+        self._counts = [0] * (len(_WAIT_SEC) + 1)
+        self._sum = 0.0
+
+    def observe(self, waits: Iterable[float]) -> None:
+        for wait in waits:
+            self._counts[bisect_left(_WAIT_SEC, wait)] += 1
+            self._sum += max(wait, 0.0)
+
+    def collect(self) -> Iterator[Metric]:
+        bounds = [*map(floatToGoString, _WAIT_SEC), "+Inf"]
+        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum)
 
 
 class _Works(Collector):

@@ -552,10 +552,12 @@ async def test_a_worker_trusts_its_lease_for_less_long_than_the_database_does(
     assert flight.MARGIN == 0.2
     mine.extended -= 47.9
     lost: list[flight.Flight] = []
-    mine.watch(lost.append)
+    watch = flight.Watch(lost.append)
+    watch.add(mine)
+    watch.look()
     assert lost == []
     mine.extended -= 0.2
-    mine.watch(lost.append)
+    watch.look()
     assert lost == [mine]
     await worker.stop(0)
 

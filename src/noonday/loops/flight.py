@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import datetime
+from math import inf
 from typing import Final
 
 from noonday.domain.breaker import target_of
@@ -30,9 +31,9 @@ class Flight:
     """Bookkeeping of one attempt. All times are of the monotonic clock, in seconds."""
 
     __slots__ = (
-        "alarm", "asked", "capped", "claimed", "decision", "duplicate_cause", "extended",
+        "asked", "capped", "claimed", "deadline", "decision", "duplicate_cause", "extended",
         "granted_at", "held", "in_doubt", "keeps_response", "lease", "lease_sec", "lost",
-        "not_before", "probe", "sent", "settling", "spec", "stop", "target", "task",
+        "not_before", "overtime", "probe", "sent", "settling", "spec", "stop", "target", "task", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -63,8 +64,13 @@ class Flight:
         """Set when it is to be cut off, since its run is cancelled."""
         self.duplicate_cause: str | None = None
         self.keeps_response = False
+        self.deadline = inf
+        """When its executor is cut off, should it not keep its own deadline."""
+        self.overtime = False
+        """Whether it was."""
+        self.watch: Watch | None = None
+        """Who looks after it."""
         self.task: asyncio.Task[Outcome] | None = None
-        self.alarm: asyncio.TimerHandle | None = None
 
     @classmethod
     def of(cls, row: Row, spec: JobSpec, asked: float) -> Flight:
@@ -106,20 +112,6 @@ class Flight:
         if left > 0:
             await asyncio.sleep(left + TIMER_SEC)
 
-    def watch(self, overdue: Callable[[Flight], None]) -> None:
-        """Call ``overdue`` when the lease may be somebody else's soon, since no extension was
-        confirmed. A timer of its own sees to that: nothing that hangs can hold it up."""
-        left = self.trusted_until - time.monotonic()
-        if left <= 0:
-            overdue(self)
-        else:
-            self.alarm = asyncio.get_running_loop().call_later(left, self.watch, overdue)
-
-    def unwatch(self) -> None:
-        """It has landed."""
-        if self.alarm is not None:
-            self.alarm.cancel()
-
     def extend(self, asked: float) -> None:
         """An extension asked for at ``asked`` was confirmed."""
         self.extended = asked
@@ -134,3 +126,59 @@ class Flight:
         """Stop the attempt now."""
         if self.task is not None:
             self.task.cancel()
+
+
+class Watch:
+    """Sees to it that attempts which were claimed together end in time: nobody goes on when the
+    lease may be somebody else's soon, since no extension was confirmed, nor an executor that does
+    not keep its deadline. They share a timer, and nothing that hangs can hold it up."""
+
+    def __init__(self, overdue: Callable[[Flight], None]) -> None:
+        """``overdue`` is called with a flight whose lease is trusted no longer."""
+        self._overdue = overdue
+        self._flights: set[Flight] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._rings_at = inf
+
+    def add(self, flight: Flight) -> None:
+        """Look after one more."""
+        flight.watch = self
+        self._flights.add(flight)
+        self._ring_at(flight.trusted_until)
+
+    def begins(self, flight: Flight, within_sec: float) -> None:
+        """Its executor begins, and is cut off after so many seconds."""
+        flight.deadline = time.monotonic() + within_sec
+        self._ring_at(flight.deadline)
+
+    def landed(self, flight: Flight) -> None:
+        """It needs no more looking after."""
+        self._flights.discard(flight)
+        if not self._flights and self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm, self._rings_at = None, inf
+
+    def _ring_at(self, instant: float) -> None:
+        if instant >= self._rings_at:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        left = max(instant - time.monotonic(), 0.0) + TIMER_SEC
+        self._rings_at = instant
+        self._alarm = asyncio.get_running_loop().call_later(left, self.look)
+
+    def look(self) -> None:
+        """End what is overdue."""
+        now, ahead = time.monotonic(), inf
+        self._alarm, self._rings_at = None, inf
+        for flight in list(self._flights):
+            if flight.trusted_until <= now:
+                self._flights.discard(flight)
+                self._overdue(flight)
+                continue
+            if flight.deadline <= now:
+                flight.deadline, flight.overtime = inf, True
+                flight.cancel()
+            ahead = min(ahead, flight.trusted_until, flight.deadline)
+        if ahead < inf:
+            self._ring_at(ahead)

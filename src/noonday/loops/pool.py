@@ -43,10 +43,10 @@ class Served:
         """The database's time at the last claim that was answered."""
         self._ended_less_began = 0.0
 
-    def began(self) -> None:
-        """An attempt takes a slot."""
-        self.busy += 1
-        self._ended_less_began -= time.monotonic()
+    def began(self, count: int) -> None:
+        """So many attempts take a slot each."""
+        self.busy += count
+        self._ended_less_began -= count * time.monotonic()
 
     def landed(self) -> None:
         """An attempt gives its slot back."""

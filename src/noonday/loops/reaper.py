@@ -25,6 +25,7 @@ from noonday.domain.model import (
 )
 from noonday.domain.ranking import END, LATE_COMMIT, QUEUE, Band, Floors, Span
 from noonday.loops import tally
+from noonday.loops.tally import Ended
 from noonday.store import Row, Store, Tx, lanes, runs, settlements, workers
 from noonday.store.backlogs import Backlogs
 from noonday.store.endings import Endings
@@ -111,11 +112,13 @@ class Reaper:
             written = await settlements.apply(tx, items)
             ended = await self._ended(tx, rows, items, written)
         ended.note()
+        counted: list[Ended] = []
         for row, item in zip(rows, items, strict=True):
             if item.held in written:
                 self._metrics.lease_expired()
-                tally.ended(self._metrics, lease_of(row), item.transition, item.outcome)
+                counted.append(Ended.of(row["tenant_id"], item.transition, item.outcome))
                 log.warning("lease.expired", run_id=str(key_of(row)), attempt=row["attempt"])
+        tally.ended(self._metrics, counted)
         return len(written)
 
     async def _ended(

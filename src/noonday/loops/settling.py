@@ -15,6 +15,7 @@ from noonday.domain import lifecycle
 from noonday.domain.model import Outcome
 from noonday.loops import tally
 from noonday.loops.flight import Flight
+from noonday.loops.tally import Ended
 from noonday.store import Store, Tx, batches, executions, settlements
 from noonday.store.backlogs import Backlogs
 from noonday.store.endings import Endings
@@ -84,8 +85,10 @@ class Settling:
             for flight, _ in batch:
                 flight.settling, flight.in_doubt = False, True
             raise
+        counted: list[Ended] = []
         for (flight, _), item, result in zip(batch, items, results, strict=True):
-            self._note(flight, item, result)
+            self._note(flight, item, result, counted)
+        tally.ended(self._metrics, counted)
         if any(flight.capped for flight, _ in batch):
             self.made_room()
         return len(batch)
@@ -134,7 +137,9 @@ class Settling:
             self._flights[held].duplicate_cause = cause
         return [item._replace(duplicate_cause=causes.get(item.held)) for item in items]
 
-    def _note(self, flight: Flight, item: Settlement, result: bool | Exception) -> None:
+    def _note(
+        self, flight: Flight, item: Settlement, result: bool | Exception, counted: list[Ended]
+    ) -> None:
         if isinstance(result, Exception):
             # Its own words cannot be stored; what came of the attempt still can.
             log.error("settle.refused", run_id=str(flight.lease.run), error=str(result))
@@ -145,7 +150,7 @@ class Settling:
                 return
         self._flights.pop(flight.held, None)
         if result is True:
-            tally.ended(self._metrics, flight.lease, item.transition, item.outcome)
+            counted.append(Ended.of(flight.lease.tenant_id, item.transition, item.outcome))
             if flight.duplicate_cause is not None:
                 self._metrics.duplicate(flight.duplicate_cause)
         elif not (flight.in_doubt and item.transition.execution is None):

@@ -12,6 +12,8 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from math import inf
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -38,7 +40,7 @@ from noonday.executors import Executor
 from noonday.loops.beats import Beats
 from noonday.loops.breakers import Breakers
 from noonday.loops.costs import Costs
-from noonday.loops.flight import Flight
+from noonday.loops.flight import Flight, Watch
 from noonday.loops.pool import Pool, Served
 from noonday.loops.rates import Rates
 from noonday.loops.settling import Settling
@@ -234,9 +236,7 @@ class Worker:
         lane.floors.claimed(
             used, took.claimed.lowest, took.clock, everything=everything, tags=lane.order.start
         )
-        for each in took.taken:
-            if each.flight.held not in took.held:
-                self._start(each, pool, lane)
+        self._start(took, pool, lane)
         return len(took.taken)
 
     async def _take(
@@ -306,18 +306,24 @@ class Worker:
 
     # --- carry out ------------------------------------------------------------------------
 
-    def _start(self, taken: _Taken, pool: Pool, lane: Served) -> None:
-        flight = taken.flight
-        self._flights[flight.held] = flight
-        lane.began()
-        self._metrics.began(lane.name)
-        if flight.lease.attempt == 1:
-            self._metrics.started((flight.lease.leased_at - flight.lease.due_at).total_seconds())
-        if flight.not_before is not None:
-            pool.waits(flight.not_before)
-        flight.task = asyncio.create_task(self._carry_out(*taken))
-        flight.task.add_done_callback(lambda task: self._landed(flight, task, pool, lane))
-        flight.watch(self.beats.overdue)
+    def _start(self, took: _Took, pool: Pool, lane: Served) -> None:
+        watch, waits, began = Watch(self.beats.overdue), list[float](), 0
+        for taken in took.taken:
+            flight = taken.flight
+            if flight.held in took.held:
+                continue
+            began += 1
+            self._flights[flight.held] = flight
+            if flight.lease.attempt == 1:
+                waits.append((flight.lease.leased_at - flight.lease.due_at).total_seconds())
+            if flight.not_before is not None:
+                pool.waits(flight.not_before)
+            flight.task = asyncio.create_task(self._carry_out(*taken))
+            flight.task.add_done_callback(partial(self._landed, flight, pool, lane))
+            watch.add(flight)
+        lane.began(began)
+        self._metrics.began(lane.name, began)
+        self._metrics.started(waits)
 
     async def _carry_out(self, flight: Flight, row: Row, fault: str | None) -> Outcome:
         if fault is not None:
@@ -339,16 +345,12 @@ class Worker:
 
     async def _execute(self, flight: Flight, attempt: Attempt) -> Outcome:
         executor = self._executors[type(attempt.target)]
+        if flight.watch is not None:
+            flight.watch.begins(flight, attempt.target.timeout_sec + OVERTIME_SEC)
         try:
-            async with asyncio.timeout(attempt.target.timeout_sec + OVERTIME_SEC):
-                return await executor.execute(attempt, flight.sent)
-        except TimeoutError:
-            return Outcome(
-                OutcomeKind.TIMEOUT,
-                error="the attempt did not end in time",
-                unknown=flight.sent.maybe,
-            )
+            return await executor.execute(attempt, flight.sent)
         except asyncio.CancelledError:
+            flight.deadline = inf
             url = flight.spec.cancel_url
             if flight.stop is None or url is None or not flight.sent.maybe:
                 raise
@@ -377,9 +379,10 @@ class Worker:
         )
 
     def _landed(
-        self, flight: Flight, task: asyncio.Task[Outcome], pool: Pool, lane: Served
+        self, flight: Flight, pool: Pool, lane: Served, task: asyncio.Task[Outcome]
     ) -> None:
-        flight.unwatch()
+        if flight.watch is not None:
+            flight.watch.landed(flight)
         lane.landed()
         if flight.sent.maybe and flight.target is not None:
             took = time.monotonic() - flight.claimed
@@ -459,14 +462,17 @@ def _stopped(asked: Asked, more: str | None = None) -> Outcome:
 def _outcome_of(flight: Flight, task: asyncio.Task[Outcome]) -> Outcome:
     """What an ended attempt came to, also when we stopped it ourselves or it broke."""
     if task.cancelled():
+        if flight.overtime:
+            error = "the attempt did not end in time"
+            return Outcome(OutcomeKind.TIMEOUT, error=error, unknown=flight.sent.maybe)
         if not flight.sent.maybe:
             return Outcome(OutcomeKind.NOT_SENT)
         if flight.stop is not None:
             return _stopped(flight.stop)
         return Outcome(OutcomeKind.INTERRUPTED, error=LOST_AT_SHUTDOWN, unknown=True)
-    error = task.exception()
-    if error is not None:
-        log.error("attempt.broke", run_id=str(flight.lease.run), exc_info=error)
-        text = f"{type(error).__name__} in the worker"
+    broke = task.exception()
+    if broke is not None:
+        log.error("attempt.broke", run_id=str(flight.lease.run), exc_info=broke)
+        text = f"{type(broke).__name__} in the worker"
         return Outcome(OutcomeKind.TRANSIENT, error=text, unknown=flight.sent.maybe)
     return task.result()

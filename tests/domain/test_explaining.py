@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from noonday.domain.explaining import ranges_before
 from noonday.domain.lane_clock import LaneClock
 from noonday.domain.model import PRIORITIES
-from noonday.domain.ranking import Band, is_queued, queued, seconds
+from noonday.domain.ranking import Band, queued, seconds
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 AGEING_SEC = 6.0
@@ -45,5 +45,3 @@ def test_what_is_counted_as_before_a_run_is_what_a_worker_claims_before_it(
     mine, theirs = clock.key(own, priority, NOW), clock.key(other, others, NOW)
     if abs(mine - theirs) > 1e-3:
         assert counted is (theirs < mine)
-    elif priority == others and is_queued(own) is is_queued(other):
-        assert counted is (other < own)

@@ -64,16 +64,6 @@ def test_without_a_queue_virtual_time_stands_at_the_last_tag_that_was_taken() ->
     assert clock.report(8, has_room=False) == LaneReport(8, v=(7.0,), clock=at, emptied=at)
 
 
-@pytest.mark.parametrize("priority", list(PRIORITIES))
-def test_a_tag_that_was_given_by_old_news_goes_before_nothing_in_front(priority: int) -> None:
-    clock = LaneClock()
-    clock.claimed(waiting((priority, 3.0)), T, everything=True)
-    ranks = [T - SECOND, T, queued(V), queued(V + 2.9), queued(V + 3), queued(V + 3.1)]
-    keys = [(clock.key(rank, priority, T), rank) for rank in ranks]
-    assert keys == sorted(keys)
-    assert len({key for key, _ in keys[1:5]}) == 1, "beside each other, by their ranks"
-
-
 def test_with_a_queue_it_is_that_of_what_is_next() -> None:
     clock = LaneClock()
     clock.claimed(waiting((5, 3.0)), T, everything=True)

@@ -348,21 +348,18 @@ def ranges_before(
     """Where the runs of a lane lie that are claimed before one of ``rank``, as its workers claim:
     priorities, each with ranks from and to."""
     stands = standing(reports, seconds(now), (0.0,) * len(PRIORITIES))
-    starts, rate = stands.starts, stands.rate or 1.0
-    v, step = min(starts), ageing_sec * rate
+    v, rate = min(stands.starts), stands.rate or 1.0
+    step = ageing_sec * rate
     if is_queued(rank):
-        key = max(tag_of(rank), starts[priority]) - v + priority * step
+        key = tag_of(rank) - v + priority * step
     else:
         key = rate * (rank - now).total_seconds() + priority * step
     found = []
     for each in PRIORITIES:
         ahead = key - each * step
         found.append((each, EPOCH, min(now + timedelta(seconds=ahead / rate), QUEUE)))
-        # (What lies before the start counts as if it stood there.)
-        if v + ahead > starts[each]:
-            found.append((each, QUEUE, queued(v + ahead)))
-    own = QUEUE if is_queued(rank) else EPOCH
-    return [each for each in found if each[:2] != (priority, own)] + [(priority, own, rank)]
+        found.append((each, QUEUE, max(queued(v + ahead), QUEUE)))
+    return found
 
 
 def _words(span: timedelta) -> str:

@@ -85,21 +85,21 @@ class LaneClock:
 
     def ranges(self, spans: Sequence[Span]) -> list[Range]:
         """How a claim compares what it finds in ``spans``."""
+        base = queued(self.v)
         return [
-            Range(*span, queued(self.start(span.priority)), 1.0, self._shift(span.priority))
-            if is_queued(span.floor)
-            else Range(*span, None, self.rate, span.priority * self.step)
+            Range(
+                *span,
+                base if is_queued(span.floor) else None,
+                1.0 if is_queued(span.floor) else self.rate,
+                span.priority * self.step,
+            )
             for span in spans
         ]
-
-    def _shift(self, priority: int) -> float:
-        """The key of what is queued where new work of a priority begins."""
-        return self.start(priority) - self.v + priority * self.step
 
     def key(self, rank: datetime, priority: int, now: datetime) -> float:
         """What READY runs are claimed by at ``now``, lowest first, as the database computes it."""
         if is_queued(rank):
-            return max(tag_of(rank) - self.start(priority), 0.0) + self._shift(priority)
+            return tag_of(rank) - self.v + priority * self.step
         return self.rate * (rank - now).total_seconds() + priority * self.step
 
     def claimed(

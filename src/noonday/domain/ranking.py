@@ -109,8 +109,7 @@ class Band(NamedTuple):
 
 class Range(NamedTuple):
     """A span, and how its ranks compare with others: lowest ``shift + scale * (rank - base)``
-    first, in seconds. What lies before the base counts as if it stood there; without a base it is
-    the time of the claim, and what lies before it comes before what stands there."""
+    first, in seconds; without a base it is the time of the claim."""
 
     priority: int
     floor: datetime

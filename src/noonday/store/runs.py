@@ -114,9 +114,8 @@ def freed(tx: Tx, rows: Sequence[Row]) -> set[Held]:
 # was free that the run goes by.
 CLAIM: Final = """
 WITH candidate AS MATERIALIZED (
-    SELECT c.row, p.n, c.rank, p.shift + greatest(
-               p.scale * extract(epoch FROM c.rank - coalesce(p.base, $10, now()))::float8,
-               CASE WHEN p.base IS NOT NULL THEN 0 END) AS key
+    SELECT c.row, p.n, c.rank, p.shift + p.scale
+           * extract(epoch FROM c.rank - coalesce(p.base, $10, now()))::float8 AS key
     FROM unnest($2::int[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::float8[],
                 $7::float8[]) WITH ORDINALITY AS p(priority, floor, until, base, scale, shift, n)
     CROSS JOIN LATERAL (
@@ -125,11 +124,11 @@ WITH candidate AS MATERIALIZED (
           AND r.rank < p.until AND r.state = 'READY'
         ORDER BY r.rank LIMIT $11
     ) AS c
-    ORDER BY key, rank LIMIT $11
+    ORDER BY key LIMIT $11
 ), picked AS MATERIALIZED (
     SELECT r.ctid AS row FROM candidate AS c JOIN runs AS r ON r.ctid = c.row
     WHERE r.state = 'READY' AND r.hold IS NULL
-    ORDER BY c.key, c.rank LIMIT $8
+    ORDER BY c.key LIMIT $8
     FOR UPDATE OF r SKIP LOCKED
 ), claimed AS (
     UPDATE runs AS r

@@ -9,6 +9,7 @@ back.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -337,6 +338,15 @@ ROLES: Final[dict[str, Callable[[Node], Awaitable[None]]]] = {
 # --- running one ------------------------------------------------------------------------------
 
 
+def collect_seldom() -> None:
+    """Look for garbage in cycles less often than the interpreter would. What is made here lives for
+    a request or a batch and has few cycles; looking for them took a fifth of a busy worker's time.
+    """
+    gc.collect()
+    gc.freeze()  # what was imported stays
+    gc.set_threshold(20_000, 20, 50)
+
+
 def run_role(
     role: str,
     settings: Settings,
@@ -351,6 +361,7 @@ def run_role(
     """
     configure_logs(settings.log_level, settings.log_format, role=role)
     try:
+        collect_seldom()
         return uvloop.run(_run(role, settings, supervised, admin_socket, api_socket))
     except (NoondayError, EmbeddedPostgresError, OSError) as error:
         log.error("process.failed", error=str(error))

@@ -33,7 +33,8 @@ class Flight:
     __slots__ = (
         "asked", "capped", "claimed", "deadline", "decision", "duplicate_cause", "extended",
         "granted_at", "held", "in_doubt", "keeps_response", "lease", "lease_sec", "lost",
-        "not_before", "overtime", "probe", "sent", "settling", "spec", "stop", "target", "task", "watch",
+        "not_before", "overtime", "probe", "sent", "settling", "spec", "stop", "target", "task",
+        "watch",
     )  # fmt: skip
 
     def __init__(

@@ -562,6 +562,31 @@ async def test_a_worker_trusts_its_lease_for_less_long_than_the_database_does(
     await worker.stop(0)
 
 
+async def test_attempts_that_share_a_timer_end_each_in_its_own_time(
+    store: Store, parts: Parts
+) -> None:
+    await ready(store, count=3)
+    worker = parts.worker(Hanging())
+    await worker.tick()
+    lost, late, fine = worker._flights.values()
+    watch = fine.watch
+    assert watch is not None
+    assert lost.watch is late.watch is watch
+    await eventually(lambda: fine.deadline < float("inf"))
+    await eventually(lambda: late.deadline < float("inf"))
+    lost.extended -= 60
+    late.deadline -= 60
+    watch.look()
+    assert [each.lost for each in (lost, late, fine)] == [True, False, False]
+    assert [each.overtime for each in (lost, late, fine)] == [False, True, False]
+    await asyncio.wait([each.task for each in (lost, late) if each.task is not None])
+    assert not fine.landed
+    await worker.settling.tick()
+    assert await history(store) == ["FAILED"], "the other is somebody else's by now"
+    await worker.stop(0)
+    assert watch._alarm is None
+
+
 # --- shutdown ---------------------------------------------------------------------------------
 
 

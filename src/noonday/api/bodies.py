@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from noonday.api import reading
 from noonday.api.context import context_of
+from noonday.api.headers import field
 from noonday.api.problems import Problem, invalid, too_large, unsupported_media_type
 from noonday.api.reading import Fault
 
@@ -48,7 +49,7 @@ async def parsed(request: Request, kind: type[T], *, optional: bool = False) -> 
 
 
 async def _stream(request: Request, limit: int) -> bytes:
-    declared = request.headers.get("content-length", "")
+    declared = field(request, b"content-length") or ""
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)
     chunks: list[bytes] = []
@@ -69,11 +70,11 @@ def _too_large(limit: int) -> Problem:
 
 
 def _check_type(request: Request) -> None:
-    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+    kind, _, parameters = (field(request, b"content-type") or "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
     if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
         raise unsupported_media_type()
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    if (field(request, b"content-encoding") or "identity").lower() != "identity":
         raise Problem(
             415,
             "unsupported_media_type",

@@ -6,13 +6,13 @@ told apart from those that were carried out before, or are being carried out els
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
-from uuid_utils.compat import uuid7
 
 from noonday.api import parents, showing
 from noonday.api.checks import UNKNOWN_LANE
@@ -25,7 +25,7 @@ from noonday.api.schemas import JobRequest
 from noonday.api.wire import OnceBody
 from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
-from noonday.domain.model import EPOCH, MICROSECOND, JobSpec, Kind, Schedule, shard_of
+from noonday.domain.model import JobSpec, Kind, Schedule, shard_of
 from noonday.domain.ranking import Ranks, Work, by_time
 from noonday.store import (
     Tx,
@@ -82,8 +82,8 @@ class Created(NamedTuple):
 
     results: list[Result]
     at: datetime
-    tenants: list[int]
-    """Of those that were created."""
+    tenants: Counter[int]
+    """How many of each were created."""
     ids: list[UUID]
     runs: bool
     timers_soon: bool
@@ -108,10 +108,10 @@ async def create(
     now, ledger_start = await occurrences.clock(tx)
     results, followers = await _known(tx, orders)
     fresh = [n for n in range(len(orders)) if n not in results and n not in followers]
-    gone = await lanes.missing(tx, [orders[n].request.lane for n in fresh])
+    gone = await lanes.missing(tx, {orders[n].request.lane for n in fresh})
     rows: dict[int, _Rows] = {}
     standing = await parents.look(tx, [orders[n].wanted for n in fresh])
-    for n, job_id in zip(fresh, _new_ids(now, len(fresh)), strict=True):
+    for n, job_id in zip(fresh, jobs.new_ids(now, len(fresh)), strict=True):
         try:
             if orders[n].request.lane in gone:
                 raise _at_fault("/lane", UNKNOWN_LANE, "has just been deleted")
@@ -126,14 +126,14 @@ async def create(
     await _insert(tx, orders, rows, now, ranks)
     for n, leader in followers.items():
         results[n] = _after(results[leader], same=orders[n].use == orders[leader].use)
-    due_soon = now + SOON
+    due_soon, made = now + SOON, rows.values()
     return Created(
         results=[results[n] for n in range(len(orders))],
         at=now,
-        tenants=[row.job.tenant_id for row in rows.values()],
-        ids=[row.job.id for row in rows.values()],
-        runs=any(row.opening for row in rows.values()),
-        timers_soon=any(row.timer and row.timer.due_at <= due_soon for row in rows.values()),
+        tenants=Counter([row.job.tenant_id for row in made]),
+        ids=[row.job.id for row in made],
+        runs=any(row.opening for row in made),
+        timers_soon=any(row.timer and row.timer.due_at <= due_soon for row in made),
     )
 
 
@@ -176,12 +176,6 @@ def _after(first: Result, *, same: bool) -> Result:
     return first if same or isinstance(first, Moving) else Busy(Grip.OTHER)
 
 
-def _new_ids(now: datetime, count: int) -> list[UUID]:
-    """Ids in ascending order that carry the database's time, as ``created_at`` does."""
-    nanoseconds = (now - EPOCH) // MICROSECOND * 1000
-    return sorted(uuid7(nanoseconds=nanoseconds) for _ in range(count))
-
-
 def _lay_out(
     order: Order,
     job_id: UUID,
@@ -216,14 +210,12 @@ def _lay_out(
         wanted, request.target, request.retry_policy, request.lease_sec,
         request.on_unknown, request.cancel_url,
     )  # fmt: skip
-    job = _new_job(order, job_id, now, first_at, spec, box)
-    next_run_at = opening.due_at if opening else first_at + delay
-    document = showing.new_job(
-        job, spec, request.labels, list(request.secret_headers), armed,
-        None if waiting else next_run_at, family.open[: showing.WAITS_FOR],
-    )  # fmt: skip
-    answer = Answer(202, f"/v1/jobs/{job_id}", _encode(document))
-    return _Rows(job, timer, opening, waiting, family, _audit(order, job), answer)
+    job, text_id = _new_job(order, job_id, now, first_at, spec, box), str(job_id)
+    next_run_at = None if waiting else opening.due_at if opening else first_at + delay
+    waits_for = family.open[: showing.WAITS_FOR]
+    document = showing.new_job(job, text_id, spec, request, armed, next_run_at, waits_for)
+    answer = Answer(202, f"/v1/jobs/{text_id}", _encode(document))
+    return _Rows(job, timer, opening, waiting, family, _audit(order, job, text_id), answer)
 
 
 def _plan(
@@ -263,34 +255,19 @@ def _new_job(
     if request.secret_headers:
         sealed = box.seal(_encode(request.secret_headers), order.caller.tenant_id, HEADERS)
     return NewJob(
-        id=job_id,
-        tenant_id=order.caller.tenant_id,
-        created_at=now,
-        created_by=order.caller.key_id,
-        schedule_type=request.schedule_type,
-        first_at=first_at,
-        name=request.name,
-        lane=request.lane,
-        priority=request.priority,
-        lease_sec=request.lease_sec,
-        target_host=request.target_host,
-        labels=_encode(request.labels).decode(),
-        spec=_encode(spec).decode(),
-        secret_headers=sealed,
-        payload=request.payload if order.payload_ref is None else None,
-        payload_ref=order.payload_ref,
-        payload_bytes=len(request.payload),
-        content_type=request.content_type,
-        traceparent=order.traceparent,
-        after=_encode(request.after).decode() if request.after.jobs else None,
-        concurrency_key=request.concurrency_key,
-    )
+        job_id, order.caller.tenant_id, now, order.caller.key_id, request.schedule_type, first_at,
+        request.name, request.lane, request.priority, request.lease_sec, request.target_host,
+        _encode(request.labels).decode(), _encode(spec).decode(), sealed,
+        request.payload if order.payload_ref is None else None, order.payload_ref,
+        len(request.payload), request.content_type, order.traceparent,
+        _encode(request.after).decode() if request.after.jobs else None, request.concurrency_key,
+    )  # fmt: skip
 
 
-def _audit(order: Order, job: NewJob) -> audit.Entry:
+def _audit(order: Order, job: NewJob, text_id: str) -> audit.Entry:
     after = {"name": job.name, "schedule": job.schedule_type, "target": job.target_host}
     return audit.Entry(
-        job.tenant_id, job.created_by, "job.create", "job", str(job.id),
+        job.tenant_id, job.created_by, "job.create", "job", text_id,
         after=audit.document(after), request_id=order.request_id,
     )  # fmt: skip
 
@@ -312,7 +289,7 @@ async def _insert(
         [(parent, row.job.id) for row in made for parent in row.family.edges],
     )
     await dependencies.note(tx, list({row.family.decided for row in made if row.family.decided}))
-    await audit.write(tx, [row.audit for row in made])
+    await audit.write(tx, [row.audit for row in made], now)
     stored = [
         Stored(use.id, use.fingerprint, row.answer.status, row.answer.location, row.answer.body)
         for n, row in rows.items()

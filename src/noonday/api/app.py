@@ -317,10 +317,11 @@ def _endpoint(route: Route) -> Endpoint:
     takes_key = IDEMPOTENCY_KEY in route.parameters
 
     async def endpoint(request: Request) -> Response:
-        request.state.route = route.path
+        state = request.scope["state"]
+        state["route"] = route.path
         if route.role is not None:
             gate = cast("Gate", request.app.state.gate)
-            request.state.caller = await gate.admit(request, route.role)
+            state["caller"] = await gate.admit(request, route.role)
             if request.scope["query_string"]:
                 check_names(request, route)
             if (

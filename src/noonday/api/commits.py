@@ -64,7 +64,7 @@ class _Waiting:
 
 
 class Commits:
-    """Takes orders one by one and writes them together."""
+    """Takes orders and writes those together that come together."""
 
     def __init__(self, context: AppContext, most_open: int = MOST_OPEN) -> None:
         self._context = context

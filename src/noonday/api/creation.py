@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from secrets import randbits
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -82,6 +83,8 @@ class Created(NamedTuple):
 
     results: list[Result]
     at: datetime
+    lock: int
+    """Held until the transaction has ended; see :func:`happened`."""
     tenants: Counter[int]
     """How many of each were created."""
     ids: list[UUID]
@@ -105,7 +108,8 @@ async def create(
     tx: Tx, orders: Sequence[Order], box: SecretBox, ranks: Ranks = by_time
 ) -> Created:
     """Create what has not been created before. A job at fault gets a problem as its result."""
-    now, ledger_start = await occurrences.clock(tx)
+    lock = randbits(63)
+    now, ledger_start = await occurrences.clock(tx, lock)
     results, followers = await _known(tx, orders)
     fresh = [n for n in range(len(orders)) if n not in results and n not in followers]
     gone = await lanes.missing(tx, {orders[n].request.lane for n in fresh})
@@ -130,6 +134,7 @@ async def create(
     return Created(
         results=[results[n] for n in range(len(orders))],
         at=now,
+        lock=lock,
         tenants=Counter([row.job.tenant_id for row in made]),
         ids=[row.job.id for row in made],
         runs=any(row.opening for row in made),
@@ -142,7 +147,7 @@ async def happened(tx: Tx, created: Created) -> bool:
 
     Waits until the transaction in question has ended, one way or the other.
     """
-    await locks.wait_key(tx, _lock_of(created.ids))
+    await locks.wait_key(tx, created.lock)
     return await jobs.existing(tx, created.ids) == set(created.ids)
 
 
@@ -278,8 +283,6 @@ async def _insert(
     if not rows:
         return
     made = list(rows.values())
-    # Held until this transaction has ended; see `happened`.
-    await locks.try_keys(tx, [_lock_of([row.job.id for row in made])])
     await jobs.insert(tx, [row.job for row in made])
     await timers.arm(tx, [row.timer for row in made if row.timer], now)
     await occurrences.open_now(tx, _openings(made, now, ranks), now)
@@ -307,7 +310,3 @@ def _openings(made: Sequence[_Rows], now: datetime, ranks: Ranks) -> list[Openin
     ]
     given = ranks(works, now)
     return [opening._replace(rank=rank) for (opening, _), rank in zip(due, given, strict=True)]
-
-
-def _lock_of(ids: Sequence[UUID]) -> int:
-    return locks.hashed("created", ids[0])

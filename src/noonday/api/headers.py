@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import random
 import re
-import secrets
 from typing import Final
 
 from starlette.requests import Request
@@ -38,7 +38,7 @@ def request_id(given: str | None) -> str:
     """The caller's own id for a request if it is fit to be repeated, else a new one."""
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given
-    return secrets.token_hex(16)
+    return f"{random.getrandbits(128):032x}"
 
 
 def idempotency_key(request: Request) -> str | None:

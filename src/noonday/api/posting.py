@@ -151,7 +151,8 @@ async def _each(
                 raise problems.invalid(job)
             use, refusal = None if key is None else use_of(key, raw), refusals.get(n)
             if refusal is not None and use is None:
-                raise refusal
+                outcomes[n] = refusal
+                continue
             sender.require_fit(job)
             orders[n] = sender.order(job, use, refusal)
         except Problem as problem:

@@ -165,7 +165,7 @@ def unavailable() -> Problem:
 
 def request_id(request: Request) -> str:
     """The id that a request goes by in answers and logs; empty before it was given one."""
-    return cast("str", getattr(request.state, "request_id", ""))
+    return cast("str", request.scope.get("state", {}).get("request_id", ""))
 
 
 async def _on_problem(request: Request, error: Exception) -> Response:

@@ -69,8 +69,8 @@ class Connection(Protocol):
 
 
 class Copy(NamedTuple):
-    """Appends rows to a table. Costs half of what an INSERT of as many values does: nothing is
-    planned, and rows are written by the page."""
+    """Appends rows to a table. Costs less than an INSERT of as many arrays: nothing is planned, and
+    rows are written by the page (``docs/decisions/0003-shared-commits.md``)."""
 
     table: str
     columns: tuple[str, ...]

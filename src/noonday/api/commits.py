@@ -224,7 +224,7 @@ def _not_now(result: Busy | Moving) -> Problem:
 async def _commit(context: AppContext, orders: Sequence[Order], *, whole: bool = False) -> Created:
     """One transaction. ``whole``: a result that is not an answer rolls everything back."""
     created = None
-    await parents.announce(context.store, [order.wanted for order in orders])
+    await parents.announce(context.store, creation.wanting(orders))
     try:
         async with context.store.transaction() as tx:
             created = await creation.create(tx, orders, context.secretbox, context.ranks)

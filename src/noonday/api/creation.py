@@ -7,7 +7,7 @@ told apart from those that were carried out before, or are being carried out els
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from secrets import randbits
 from typing import Final, NamedTuple
@@ -70,6 +70,11 @@ class Order(NamedTuple):
         return self.request, self.caller.tenant_id
 
 
+def wanting(orders: Iterable[Order]) -> list[parents.Wanted]:
+    """What is asked for by those that wait for other jobs; most do not."""
+    return [order.wanted for order in orders if order.request.after.jobs]
+
+
 class Moving(NamedTuple):
     """A job that it is to wait for is just being written to, or all are still told of its former
     end; try again."""
@@ -114,7 +119,7 @@ async def create(
     fresh = [n for n in range(len(orders)) if n not in results and n not in followers]
     gone = await lanes.missing(tx, {orders[n].request.lane for n in fresh})
     rows: dict[int, _Rows] = {}
-    standing = await parents.look(tx, [orders[n].wanted for n in fresh])
+    standing = await parents.look(tx, wanting([orders[n] for n in fresh]))
     for n, job_id in zip(fresh, jobs.new_ids(now, len(fresh)), strict=True):
         try:
             if orders[n].request.lane in gone:
@@ -272,8 +277,8 @@ def _new_job(
 def _audit(order: Order, job: NewJob, text_id: str) -> audit.Entry:
     after = {"name": job.name, "schedule": job.schedule_type, "target": job.target_host}
     return audit.Entry(
-        job.tenant_id, job.created_by, "job.create", "job", text_id,
-        after=audit.document(after), request_id=order.request_id,
+        job.tenant_id, job.created_by, "job.create", "job", text_id, None, audit.document(after),
+        order.request_id,
     )  # fmt: skip
 
 

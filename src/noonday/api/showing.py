@@ -41,7 +41,7 @@ def fires(wanted: Schedule, job_id: UUID, armed: datetime | None) -> list[str]:
     """The occurrence that is armed and those after it."""
     if armed is None:
         return []
-    later = schedule.upcoming(wanted, job_id, armed, FIRES - 1)
+    later = () if isinstance(wanted, Once) else schedule.upcoming(wanted, job_id, armed, FIRES - 1)
     return [stamp(at) for at in (armed, *later)]
 
 

@@ -393,6 +393,7 @@ async def _run(
             for number, wanted in ((signal.SIGUSR1, True), (signal.SIGUSR2, False)):
                 asyncio.get_running_loop().add_signal_handler(number, node.retire, wanted)
         _watch(node)
+        _collect_less()
         sender = asyncio.create_task(node.wakeups.run())
         stack.callback(sender.cancel)
         log.info("process.started", worker=str(node.id), version=__version__)
@@ -400,6 +401,14 @@ async def _run(
         log.info("process.stopping")
     log.info("process.stopped")
     return 0
+
+
+def _collect_less() -> None:
+    """Leave what is there by now out of the search for garbage in cycles, of which little is made:
+    searched through again and again, it would cost a good part of the CPU."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 def _watch(node: Node) -> None:

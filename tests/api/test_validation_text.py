@@ -121,6 +121,19 @@ def test_colons_in_keys_and_values_make_no_duplicates() -> None:
     assert faults(body) == {}
 
 
+@pytest.mark.parametrize("colon", [b"\\u003a", b"\\u003A"])
+def test_an_escaped_colon_hides_no_duplicate(colon: bytes) -> None:
+    document = DOCUMENT[:-1] + b', "labels":{"a' + colon + b'b":"1"}, "priority":1,"priority":2}'
+    assert faults(document) == {"/priority": "duplicate_field"}
+
+
+def test_brackets_in_strings_are_told_from_others_whatever_stands_between() -> None:
+    inside = b'["",' + b'"[\\\\","[\\"{",' * 70 + b"0]"
+    assert faults(DOCUMENT.replace(b'{"ledger": "eu"}', inside)) == {}
+    deep = b'["", "]", "\\"]"' + b',["}", ""' * 70 + b"]" * 71
+    assert faults(DOCUMENT.replace(b'{"ledger": "eu"}', deep)) == {"": "too_deep"}
+
+
 def test_a_payload_may_say_a_thing_twice() -> None:
     assert faults(DOCUMENT.replace(b'{"ledger"', b'{"ledger":1,"ledger"')) == {}
 

@@ -22,6 +22,7 @@ from noonday.drill.links import Link, Odds, Trap
 from noonday.drill.marks import Mark
 from noonday.drill.wires import Weather
 from noonday.store import Store, workers
+from tests.support import seeds
 from tests.support.holds import eventually
 
 RUN = RunKey(UUID(int=7), Kind.SCHEDULE, datetime(2026, 1, 1, tzinfo=UTC))
@@ -138,6 +139,12 @@ async def test_a_trap_leaves_other_transactions_alone(link: Link, linked: Store)
     link.set(trap)
     await forget(linked)
     assert not trap.sprung.is_set()
+
+
+async def test_jobs_that_are_copied_are_seen_as_created(link: Link, linked: Store) -> None:
+    async with linked.transaction() as tx:
+        await seeds.ready(tx, count=2)
+    assert link.seen["create"] == 1
 
 
 async def test_odds_of_one_meet_every_commit(link: Link, linked: Store, store: Store) -> None:

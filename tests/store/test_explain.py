@@ -19,6 +19,7 @@ from noonday.domain.ranking import Floors
 from noonday.domain.replay import Letters, Terms
 from noonday.loops.dependents import tell
 from noonday.store import (
+    Copy,
     Row,
     Store,
     Tx,
@@ -93,6 +94,26 @@ async def test_every_statement_fits_the_migrated_schema(
                 values = ", ".join(f"NULL::{each}" for each in types)
                 await tx.rows(f"EXPLAIN EXECUTE probe{f'({values})' if values else ''}")
                 await tx.execute("DEALLOCATE probe")
+
+
+async def test_what_is_copied_fits_the_migrated_schema(store: Store) -> None:
+    modules = [module.name for module in pkgutil.iter_modules(noonday.store.__path__)]
+    found = {
+        value
+        for module in modules
+        if module != "migrations"
+        for value in vars(importlib.import_module(f"noonday.store.{module}")).values()
+        if isinstance(value, Copy)
+    }
+    assert {copy.table for copy in found} == {"jobs", "timers", "audit_log"}
+    async with store.transaction() as tx:
+        for copy in found:
+            assert await tx.value(
+                "SELECT array_agg(attname::text) @> $2 FROM pg_attribute "
+                "WHERE attrelid = $1::text::regclass",
+                copy.table,
+                list(copy.columns),
+            )
 
 
 # --- those that must be cheap -----------------------------------------------------------------

@@ -154,13 +154,16 @@ class _Connection(_Around):
     async def execute(self, query: str, *args: Any) -> Any:
         return await self._run(self.real.execute, query, *args)
 
+    async def copy_records_to_table(self, table_name: str, **what: Any) -> Any:
+        return await self._run(self.real.copy_records_to_table, table_name, **what)
+
     def transaction(self) -> _Transaction:
         return _Transaction(self.real.transaction(), self.real, self.faults)
 
-    async def _run(self, run: Callable[..., Any], query: str, *args: Any) -> Any:
+    async def _run(self, run: Callable[..., Any], *args: Any, **what: Any) -> Any:
         kind = self.faults.draw(AT_STATEMENT)
         await self._before(kind)
-        result = await run(query, *args)
+        result = await run(*args, **what)
         if kind is Kind.CUT:
             await _lose(self.real, "after a statement")
         if kind is Kind.LINGERING:

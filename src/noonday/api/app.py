@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
@@ -17,6 +17,7 @@ from noonday.api import (
     cancels,
     dlq,
     explain,
+    headers,
     jobs,
     lanes,
     limits,
@@ -74,7 +75,7 @@ from noonday.api.public import Description
 from noonday.api.queries import check_names
 from noonday.api.quotas import QuotaKeeper
 from noonday.api.replay_bodies import ReplayBody, WhyBody
-from noonday.api.requests import Requests
+from noonday.api.requests import Endpoint, Requests
 from noonday.api.routes import (
     ETAG,
     IDEMPOTENCY_KEY,
@@ -262,12 +263,12 @@ ROUTES: Final[tuple[Route, ...]] = (
 
 def create_app(context: AppContext) -> Starlette:
     """The HTTP API. It has nothing to start or stop: what it has taken, its requests wait for."""
-    app = Starlette(
-        routes=[_path(path, routes) for path, routes in _by_path().items()],
-        middleware=[Middleware(Requests, metrics=context.metrics)],
-        exception_handlers=HANDLERS,
-    )
+    endpoints = {path: _endpoints(routes) for path, routes in _by_path().items()}
+    app = Starlette(routes=[_path(*each) for each in endpoints.items()])
     app.router.redirect_slashes = False
+    app.middleware_stack = Requests(
+        ExceptionMiddleware(app.router, HANDLERS), context.metrics, _straight(endpoints)
+    )
     app.state.context = context
     app.state.description = Description(ROUTES)
     app.state.gate = Gate(context.store)
@@ -284,11 +285,16 @@ def _by_path() -> dict[str, list[Route]]:
     return found
 
 
-def _path(path: str, routes: Sequence[Route]) -> Path:
-    """All methods of a path together, so that a 405 can name them all. (A key may have slashes.)"""
+def _endpoints(routes: Sequence[Route]) -> dict[str, Endpoint]:
+    """All methods of a path."""
     endpoints = {route.method: _endpoint(route) for route in routes}
     if "GET" in endpoints:
         endpoints["HEAD"] = endpoints["GET"]
+    return endpoints
+
+
+def _path(path: str, endpoints: Mapping[str, Endpoint]) -> Path:
+    """All methods of a path together, so that a 405 can name them all. (A key may have slashes.)"""
 
     async def endpoint(request: Request) -> Response:
         return await endpoints[request.method](request)
@@ -296,18 +302,33 @@ def _path(path: str, routes: Sequence[Route]) -> Path:
     return Path(path.replace("{key}", "{key:path}"), endpoint, methods=list(endpoints))
 
 
-def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
+def _straight(found: Mapping[str, Mapping[str, Endpoint]]) -> dict[tuple[str, str], Endpoint]:
+    """What needs no search, since its path has no parameter: by method and path."""
+    return {
+        (method, path): endpoint
+        for path, endpoints in found.items()
+        if "{" not in path
+        for method, endpoint in endpoints.items()
+    }
+
+
+def _endpoint(route: Route) -> Endpoint:
     """A route's handler behind all that every route checks."""
     takes_key = IDEMPOTENCY_KEY in route.parameters
 
     async def endpoint(request: Request) -> Response:
-        request.state.route = route.path
+        state = request.scope["state"]
+        state["route"] = route.path
         if route.role is not None:
             gate = cast("Gate", request.app.state.gate)
-            request.state.caller = await gate.admit(request, route.role)
+            state["caller"] = await gate.admit(request, route.role)
             if request.scope["query_string"]:
                 check_names(request, route)
-            if route.method == "POST" and not takes_key and "idempotency-key" in request.headers:
+            if (
+                route.method == "POST"
+                and not takes_key
+                and headers.field(request, b"idempotency-key") is not None
+            ):
                 raise Problem(
                     422,
                     "not_supported",

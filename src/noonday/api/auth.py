@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from starlette.requests import Request
 
 from noonday.api.context import Caller
+from noonday.api.headers import field
 from noonday.api.problems import forbidden, unauthorized
 from noonday.domain.quotas import Quotas
 from noonday.domain.roles import Role, role_named
@@ -37,7 +38,7 @@ class Gate:
 
     async def admit(self, request: Request, role: Role) -> Caller:
         """Who calls; raises a problem unless a valid key with at least ``role`` is given."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        scheme, _, token = (field(request, b"authorization") or "").partition(" ")
         if scheme.lower() != "bearer":
             raise unauthorized()
         caller = await self._caller(token.strip())
@@ -52,13 +53,13 @@ class Gate:
         self._known.clear()
 
     async def _caller(self, text: str) -> Caller | None:
-        token = api_keys.parse(text)
-        if token is None:
-            return None
         digest = sha256(text.encode()).digest()
         known = self._known.get(digest)
         if known is not None and time.monotonic() < known.until:
             return known.caller
+        token = api_keys.parse(text)
+        if token is None:
+            return None
         asking = self._asking.get(digest)
         if asking is None:
             asking = asyncio.create_task(self._ask(digest, token))

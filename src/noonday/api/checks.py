@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -24,6 +24,8 @@ from noonday.domain.target import (
     parse_url,
 )
 
+Ports = tuple[int, ...] | frozenset[int] | None
+"""The ports that targets may have; None allows any."""
 UNKNOWN_LANE: Final = "unknown_lane"
 _ANY_JOB: Final = UUID(int=0)
 _DURATION: Final = re.compile(
@@ -37,6 +39,7 @@ _MEDIA_TYPE: Final = re.compile(
 )
 
 
+@lru_cache(4_096)
 def duration(text: str) -> timedelta | None:
     """An ISO 8601 duration, ``PnDTnHnMnS`` or ``PnW``; None if it is not one, or too long.
 
@@ -54,21 +57,22 @@ def duration(text: str) -> timedelta | None:
 
 
 def check_job(
-    job: JobBody, faults: Faults, *, allow_private: bool, ports: Collection[int] | None
+    job: JobBody, faults: Faults, *, allow_private: bool, ports: Ports
 ) -> Endpoint | None:
     """Note all faults of a job whose fields are sound one by one; its URL, taken apart."""
     check_schedule(job.schedule, faults)
-    _check_headers(job.target.headers, faults)
+    if job.target.headers:
+        _check_headers(job.target.headers, faults)
     _check_payload(job, faults)
-    _check_after(job, faults)
+    if job.after:
+        _check_after(job, faults)
     policy = job.retry_policy
     if policy.cap_sec < policy.base_sec:
         detail = f"must be at least base_sec, which is {policy.base_sec:g}"
         faults.add("/retry_policy/cap_sec", "out_of_range", detail, "/retry_policy/base_sec")
-    allowed = partial(_check_url, faults=faults, allow_private=allow_private, ports=ports)
     if job.cancel_url is not None:
-        allowed("/cancel_url", job.cancel_url)
-    return allowed("/target/url", job.target.url)
+        _check_url("/cancel_url", job.cancel_url, faults, allow_private, ports)
+    return _check_url("/target/url", job.target.url, faults, allow_private, ports)
 
 
 def _check_after(job: JobBody, faults: Faults) -> None:
@@ -150,16 +154,25 @@ def _check_whole(wanted: Once | Cron | Interval, faults: Faults) -> None:
 
 
 def _check_url(
-    pointer: str, url: str, *, faults: Faults, allow_private: bool, ports: Collection[int] | None
+    pointer: str, url: str, faults: Faults, allow_private: bool, ports: Ports
 ) -> Endpoint | None:
+    endpoint, fault = _judged(url, allow_private, ports)
+    if fault is not None:
+        faults.add(pointer, *fault)
+    return endpoint
+
+
+@lru_cache(4_096)
+def _judged(
+    url: str, allow_private: bool, ports: Ports
+) -> tuple[Endpoint | None, tuple[str, str] | None]:
+    """A URL, taken apart, and the code and text of what is wrong with it."""
     try:
         endpoint = parse_url(url)
     except ValueError as error:
-        faults.add(pointer, "invalid", str(error))
-        return None
-    if reason := forbidden(endpoint, allow_private=allow_private, ports=ports):
-        faults.add(pointer, "forbidden_target", reason)
-    return endpoint
+        return None, ("invalid", str(error))
+    reason = forbidden(endpoint, allow_private=allow_private, ports=ports)
+    return endpoint, ("forbidden_target", reason) if reason else None
 
 
 def _check_headers(headers: dict[str, str], faults: Faults) -> None:

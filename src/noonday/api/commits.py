@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from noonday.api import creation, parents
 from noonday.api.context import AppContext
@@ -37,15 +36,35 @@ LOOK_UP_SEC: Final = 5.0
 """How long to find out what became of a commit whose answer was lost."""
 
 
-@dataclass(eq=False)
+Outcome = Answer | Exception
+
+
+class _Party:
+    """Orders that came together, and whoever waits for the outcomes of all."""
+
+    __slots__ = ("outcomes", "over", "pending")
+
+    def __init__(self, size: int) -> None:
+        self.outcomes: list[Outcome | None] = [None] * size
+        self.pending = size
+        self.over = asyncio.get_running_loop().create_future()
+
+
 class _Waiting:
-    order: Order
-    result: asyncio.Future[Answer]
-    pauses: Iterator[float] = field(default_factory=pauses)
+    """One order of a party, by its number."""
+
+    __slots__ = ("number", "order", "party", "pauses")
+
+    def __init__(self, order: Order, party: _Party, number: int) -> None:
+        self.order = order
+        self.party = party
+        self.number = number
+        self.pauses: Iterator[float] | None = None
+        """To come once it has been sent away."""
 
 
 class Commits:
-    """Takes orders one by one and writes them together."""
+    """Takes orders and writes those together that come together."""
 
     def __init__(self, context: AppContext, most_open: int = MOST_OPEN) -> None:
         self._context = context
@@ -57,23 +76,30 @@ class Commits:
         self._in_flight = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def submit(self, order: Order) -> Answer:
-        """The answer, as soon as it is durable. Raises a problem or ``StoreUnavailable``."""
-        tenant_id = order.caller.tenant_id
-        if (
-            self._open[tenant_id] >= self._most_open
-            or self._open.total() >= self._most_open * CROWD
-        ):
-            raise _overloaded()
-        waiting = _Waiting(order, asyncio.get_running_loop().create_future())
-        self._open[tenant_id] += 1
-        try:
-            self._enqueue(waiting)
-            return await waiting.result
-        finally:
-            self._open[tenant_id] -= 1
-            if not self._open[tenant_id]:
-                del self._open[tenant_id]
+    async def submit_all(self, orders: Sequence[Order]) -> list[Outcome]:
+        """For each order of one caller its answer as soon as that is durable, or a problem or
+        ``StoreUnavailable``; when there is an outcome for all of them."""
+        if not orders:
+            return []
+        tenant_id = orders[0].caller.tenant_id
+        room = self._room(tenant_id)
+        party = _Party(min(room, len(orders)))
+        if room > 0:
+            line = self._waiting.setdefault(tenant_id, deque())
+            line.extend([_Waiting(order, party, n) for n, order in enumerate(orders[:room])])
+            self._open[tenant_id] += party.pending
+            self._staff()
+            await party.over
+        turned_away = len(orders) - len(party.outcomes)
+        return [
+            *cast("list[Outcome]", party.outcomes),
+            *(_overloaded() for _ in range(turned_away)),
+        ]
+
+    def _room(self, tenant_id: int) -> int:
+        """How many more jobs of a tenant may wait."""
+        everybody = self._most_open * CROWD - self._open.total()
+        return max(0, min(self._most_open - self._open[tenant_id], everybody))
 
     async def create_all(self, orders: Sequence[Order]) -> list[Answer]:
         """All of ``orders`` in a transaction of their own, or none; raises the first problem.
@@ -132,32 +158,43 @@ class Commits:
         except Exception as error:
             # What a half of the batch has got by then stands.
             for waiting in batch:
-                if not waiting.result.done():
-                    waiting.result.set_exception(error)
+                self._conclude(waiting, error)
         else:
             for waiting, result in zip(batch, results, strict=True):
                 if isinstance(result, ROW_FAULTS):
-                    self._settle(waiting, _refused())
+                    self._conclude(waiting, _refused())
 
     async def _write(self, batch: Sequence[_Waiting]) -> Sequence[Result]:
         created = await _commit(self._context, [waiting.order for waiting in batch])
         for waiting, result in zip(batch, created.results, strict=True):
-            self._settle(waiting, result)
+            if isinstance(result, Busy | Moving):
+                self._put_off(waiting, result)
+            else:
+                self._conclude(waiting, result)
         return created.results
 
-    def _settle(self, waiting: _Waiting, result: Result) -> None:
-        if waiting.result.done():  # the caller has gone
-            return
-        if isinstance(result, Busy | Moving):
-            pause = next(waiting.pauses, None)
-            if pause is not None:
-                asyncio.get_running_loop().call_later(pause, self._enqueue, waiting)
-                return
-            result = _not_now(result)
-        if isinstance(result, Problem):
-            waiting.result.set_exception(result)
+    def _put_off(self, waiting: _Waiting, result: Busy | Moving) -> None:
+        """Have it come back a little later, as long as its patience lasts."""
+        waiting.pauses = waiting.pauses or pauses()
+        pause = None if waiting.party.over.done() else next(waiting.pauses, None)
+        if pause is None:
+            self._conclude(waiting, _not_now(result))
         else:
-            waiting.result.set_result(result)
+            asyncio.get_running_loop().call_later(pause, self._enqueue, waiting)
+
+    def _conclude(self, waiting: _Waiting, outcome: Outcome) -> None:
+        """It came to this, unless it came to something before."""
+        party = waiting.party
+        if party.outcomes[waiting.number] is not None:
+            return
+        party.outcomes[waiting.number] = outcome
+        party.pending -= 1
+        tenant_id = waiting.order.caller.tenant_id
+        self._open[tenant_id] -= 1
+        if not self._open[tenant_id]:
+            del self._open[tenant_id]
+        if not party.pending and not party.over.done():  # else the caller has gone
+            party.over.set_result(None)
 
     async def _create_all(self, orders: Sequence[Order]) -> list[Answer]:
         try:
@@ -187,7 +224,7 @@ def _not_now(result: Busy | Moving) -> Problem:
 async def _commit(context: AppContext, orders: Sequence[Order], *, whole: bool = False) -> Created:
     """One transaction. ``whole``: a result that is not an answer rolls everything back."""
     created = None
-    await parents.announce(context.store, [order.wanted for order in orders])
+    await parents.announce(context.store, creation.wanting(orders))
     try:
         async with context.store.transaction() as tx:
             created = await creation.create(tx, orders, context.secretbox, context.ranks)
@@ -201,7 +238,7 @@ async def _commit(context: AppContext, orders: Sequence[Order], *, whole: bool =
     if created.timers_soon:
         context.wakeups.timers()
     context.metrics.jobs_accepted(len(created.ids))
-    for tenant_id, came in Counter(created.tenants).items():
+    for tenant_id, came in created.tenants.items():
         context.backlogs.note(tenant_id, created.at, came=came)
     return created
 

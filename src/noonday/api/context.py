@@ -62,7 +62,7 @@ def context_of(request: Request) -> AppContext:
 
 def caller_of(request: Request) -> Caller:
     """Who calls; only on routes with a role."""
-    return cast("Caller", request.state.caller)
+    return cast("Caller", request.scope["state"]["caller"])
 
 
 def lanes_of(request: Request) -> Lanes:

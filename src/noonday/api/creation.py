@@ -6,13 +6,14 @@ told apart from those that were carried out before, or are being carried out els
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from secrets import randbits
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
-from uuid_utils.compat import uuid7
 
 from noonday.api import parents, showing
 from noonday.api.checks import UNKNOWN_LANE
@@ -25,7 +26,7 @@ from noonday.api.schemas import JobRequest
 from noonday.api.wire import OnceBody
 from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
-from noonday.domain.model import EPOCH, MICROSECOND, JobSpec, Kind, Schedule, shard_of
+from noonday.domain.model import JobSpec, Kind, Schedule, shard_of
 from noonday.domain.ranking import Ranks, Work, by_time
 from noonday.store import (
     Tx,
@@ -69,6 +70,11 @@ class Order(NamedTuple):
         return self.request, self.caller.tenant_id
 
 
+def wanting(orders: Iterable[Order]) -> list[parents.Wanted]:
+    """What is asked for by those that wait for other jobs; most do not."""
+    return [order.wanted for order in orders if order.request.after.jobs]
+
+
 class Moving(NamedTuple):
     """A job that it is to wait for is just being written to, or all are still told of its former
     end; try again."""
@@ -82,8 +88,10 @@ class Created(NamedTuple):
 
     results: list[Result]
     at: datetime
-    tenants: list[int]
-    """Of those that were created."""
+    lock: int
+    """Held until the transaction has ended; see :func:`happened`."""
+    tenants: Counter[int]
+    """How many of each were created."""
     ids: list[UUID]
     runs: bool
     timers_soon: bool
@@ -105,13 +113,14 @@ async def create(
     tx: Tx, orders: Sequence[Order], box: SecretBox, ranks: Ranks = by_time
 ) -> Created:
     """Create what has not been created before. A job at fault gets a problem as its result."""
-    now, ledger_start = await occurrences.clock(tx)
+    lock = randbits(63)
+    now, ledger_start = await occurrences.clock(tx, lock)
     results, followers = await _known(tx, orders)
     fresh = [n for n in range(len(orders)) if n not in results and n not in followers]
-    gone = await lanes.missing(tx, [orders[n].request.lane for n in fresh])
+    gone = await lanes.missing(tx, {orders[n].request.lane for n in fresh})
     rows: dict[int, _Rows] = {}
-    standing = await parents.look(tx, [orders[n].wanted for n in fresh])
-    for n, job_id in zip(fresh, _new_ids(now, len(fresh)), strict=True):
+    standing = await parents.look(tx, wanting([orders[n] for n in fresh]))
+    for n, job_id in zip(fresh, jobs.new_ids(now, len(fresh)), strict=True):
         try:
             if orders[n].request.lane in gone:
                 raise _at_fault("/lane", UNKNOWN_LANE, "has just been deleted")
@@ -126,14 +135,15 @@ async def create(
     await _insert(tx, orders, rows, now, ranks)
     for n, leader in followers.items():
         results[n] = _after(results[leader], same=orders[n].use == orders[leader].use)
-    due_soon = now + SOON
+    due_soon, made = now + SOON, rows.values()
     return Created(
         results=[results[n] for n in range(len(orders))],
         at=now,
-        tenants=[row.job.tenant_id for row in rows.values()],
-        ids=[row.job.id for row in rows.values()],
-        runs=any(row.opening for row in rows.values()),
-        timers_soon=any(row.timer and row.timer.due_at <= due_soon for row in rows.values()),
+        lock=lock,
+        tenants=Counter([row.job.tenant_id for row in made]),
+        ids=[row.job.id for row in made],
+        runs=any(row.opening for row in made),
+        timers_soon=any(row.timer and row.timer.due_at <= due_soon for row in made),
     )
 
 
@@ -142,7 +152,7 @@ async def happened(tx: Tx, created: Created) -> bool:
 
     Waits until the transaction in question has ended, one way or the other.
     """
-    await locks.wait_key(tx, _lock_of(created.ids))
+    await locks.wait_key(tx, created.lock)
     return await jobs.existing(tx, created.ids) == set(created.ids)
 
 
@@ -174,12 +184,6 @@ def _after(first: Result, *, same: bool) -> Result:
     if isinstance(first, Answer):
         return first._replace(replayed=True) if same else conflict()
     return first if same or isinstance(first, Moving) else Busy(Grip.OTHER)
-
-
-def _new_ids(now: datetime, count: int) -> list[UUID]:
-    """Ids in ascending order that carry the database's time, as ``created_at`` does."""
-    nanoseconds = (now - EPOCH) // MICROSECOND * 1000
-    return sorted(uuid7(nanoseconds=nanoseconds) for _ in range(count))
 
 
 def _lay_out(
@@ -216,14 +220,12 @@ def _lay_out(
         wanted, request.target, request.retry_policy, request.lease_sec,
         request.on_unknown, request.cancel_url,
     )  # fmt: skip
-    job = _new_job(order, job_id, now, first_at, spec, box)
-    next_run_at = opening.due_at if opening else first_at + delay
-    document = showing.new_job(
-        job, spec, request.labels, list(request.secret_headers), armed,
-        None if waiting else next_run_at, family.open[: showing.WAITS_FOR],
-    )  # fmt: skip
-    answer = Answer(202, f"/v1/jobs/{job_id}", _encode(document))
-    return _Rows(job, timer, opening, waiting, family, _audit(order, job), answer)
+    job, text_id = _new_job(order, job_id, now, first_at, spec, box), str(job_id)
+    next_run_at = None if waiting else opening.due_at if opening else first_at + delay
+    waits_for = family.open[: showing.WAITS_FOR]
+    document = showing.new_job(job, text_id, spec, request, armed, next_run_at, waits_for)
+    answer = Answer(202, f"/v1/jobs/{text_id}", _encode(document))
+    return _Rows(job, timer, opening, waiting, family, _audit(order, job, text_id), answer)
 
 
 def _plan(
@@ -263,35 +265,20 @@ def _new_job(
     if request.secret_headers:
         sealed = box.seal(_encode(request.secret_headers), order.caller.tenant_id, HEADERS)
     return NewJob(
-        id=job_id,
-        tenant_id=order.caller.tenant_id,
-        created_at=now,
-        created_by=order.caller.key_id,
-        schedule_type=request.schedule_type,
-        first_at=first_at,
-        name=request.name,
-        lane=request.lane,
-        priority=request.priority,
-        lease_sec=request.lease_sec,
-        target_host=request.target_host,
-        labels=_encode(request.labels).decode(),
-        spec=_encode(spec).decode(),
-        secret_headers=sealed,
-        payload=request.payload if order.payload_ref is None else None,
-        payload_ref=order.payload_ref,
-        payload_bytes=len(request.payload),
-        content_type=request.content_type,
-        traceparent=order.traceparent,
-        after=_encode(request.after).decode() if request.after.jobs else None,
-        concurrency_key=request.concurrency_key,
-    )
+        job_id, order.caller.tenant_id, now, order.caller.key_id, request.schedule_type, first_at,
+        request.name, request.lane, request.priority, request.lease_sec, request.target_host,
+        _encode(request.labels).decode(), _encode(spec).decode(), sealed,
+        request.payload if order.payload_ref is None else None, order.payload_ref,
+        len(request.payload), request.content_type, order.traceparent,
+        _encode(request.after).decode() if request.after.jobs else None, request.concurrency_key,
+    )  # fmt: skip
 
 
-def _audit(order: Order, job: NewJob) -> audit.Entry:
+def _audit(order: Order, job: NewJob, text_id: str) -> audit.Entry:
     after = {"name": job.name, "schedule": job.schedule_type, "target": job.target_host}
     return audit.Entry(
-        job.tenant_id, job.created_by, "job.create", "job", str(job.id),
-        after=audit.document(after), request_id=order.request_id,
+        job.tenant_id, job.created_by, "job.create", "job", text_id, None, audit.document(after),
+        order.request_id,
     )  # fmt: skip
 
 
@@ -301,8 +288,6 @@ async def _insert(
     if not rows:
         return
     made = list(rows.values())
-    # Held until this transaction has ended; see `happened`.
-    await locks.try_keys(tx, [_lock_of([row.job.id for row in made])])
     await jobs.insert(tx, [row.job for row in made])
     await timers.arm(tx, [row.timer for row in made if row.timer], now)
     await occurrences.open_now(tx, _openings(made, now, ranks), now)
@@ -312,7 +297,7 @@ async def _insert(
         [(parent, row.job.id) for row in made for parent in row.family.edges],
     )
     await dependencies.note(tx, list({row.family.decided for row in made if row.family.decided}))
-    await audit.write(tx, [row.audit for row in made])
+    await audit.write(tx, [row.audit for row in made], now)
     stored = [
         Stored(use.id, use.fingerprint, row.answer.status, row.answer.location, row.answer.body)
         for n, row in rows.items()
@@ -330,7 +315,3 @@ def _openings(made: Sequence[_Rows], now: datetime, ranks: Ranks) -> list[Openin
     ]
     given = ranks(works, now)
     return [opening._replace(rank=rank) for (opening, _), rank in zip(due, given, strict=True)]
-
-
-def _lock_of(ids: Sequence[UUID]) -> int:
-    return locks.hashed("created", ids[0])

@@ -5,7 +5,9 @@ Instants are strings in UTC with exactly three digits of milliseconds, made by :
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -32,8 +34,10 @@ def _note(description: str) -> Meta:
     return Meta(description=description)
 
 
+@lru_cache(4_096)  # the few of one job are the same, and those of jobs that are made together
 def stamp(at: datetime) -> str:
-    """An aware instant as the API writes it: ``2027-03-28T01:00:00.000Z``."""
+    """An instant as the API writes it: ``2027-03-28T01:00:00.000Z``. Its offset is a fixed one (in
+    a zone, the two readings of an hour that occurs twice would count as one)."""
     return f"{at.astimezone(UTC).isoformat(timespec='milliseconds')[:23]}Z"
 
 
@@ -126,7 +130,7 @@ class TargetDocument(msgspec.Struct, frozen=True, tag="http", tag_field="type"):
 def shown_url(url: str) -> str:
     """A URL without the values in its query, which may be secrets."""
     path, mark, query = url.partition("?")
-    return path + mark + "&".join(_masked(pair) for pair in query.split("&")) if mark else url
+    return path + mark + "&".join(map(_masked, query.split("&"))) if mark else url
 
 
 def maybe_url(url: str | None) -> str | None:
@@ -139,7 +143,7 @@ def _masked(pair: str) -> str:
     return f"{name}=***" if equals else "***" if pair else ""
 
 
-def target_document(target: HttpTarget, secret_headers: list[str]) -> TargetDocument:
+def target_document(target: HttpTarget, secret_headers: Iterable[str]) -> TargetDocument:
     """A target; ``secret_headers`` are the names of the headers that are not shown."""
     return TargetDocument(
         shown_url(target.url),
@@ -161,6 +165,7 @@ class AfterDocument(msgspec.Struct, frozen=True):
     cascade_cancel: bool
 
 
+@lru_cache(4_096)
 def after_document(after: After) -> AfterDocument:
     """What a job was told to wait for, in its one form."""
     return AfterDocument(list(map(str, after.jobs)), after.on, after.cascade_cancel)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
-import secrets
 from typing import Final
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from noonday.api.problems import Problem
 
@@ -19,18 +20,32 @@ _TRACEPARENT: Final = re.compile(
 )
 
 
+def fields(scope: Scope) -> dict[bytes, bytes]:
+    """The headers of a request, the first of each name (in lower case); made once."""
+    found: dict[bytes, bytes] | None = scope.get("noonday.fields")
+    if found is None:
+        found = scope["noonday.fields"] = dict(reversed(scope["headers"]))
+    return found
+
+
+def field(request: Request, name: bytes) -> str | None:
+    """The first header of a name, or None; quicker than ``request.headers``."""
+    value = fields(request.scope).get(name)
+    return None if value is None else value.decode("latin-1")
+
+
 def request_id(given: str | None) -> str:
     """The caller's own id for a request if it is fit to be repeated, else a new one."""
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given
-    return secrets.token_hex(16)
+    return f"{random.getrandbits(128):032x}"
 
 
 def idempotency_key(request: Request) -> str | None:
     """The ``Idempotency-Key``, bare or as a structured string; a problem when it cannot be one."""
-    given = request.headers.getlist("idempotency-key")
-    if not given:
+    if field(request, b"idempotency-key") is None:
         return None
+    given = request.headers.getlist("idempotency-key")
     key = given[0].strip()
     quoted = _QUOTED.fullmatch(key)
     if quoted:
@@ -47,5 +62,5 @@ def idempotency_key(request: Request) -> str | None:
 
 def traceparent(request: Request) -> str | None:
     """The trace that a request belongs to (W3C Trace Context), or None for anything else."""
-    given = request.headers.get("traceparent")
+    given = field(request, b"traceparent")
     return given if given is not None and _TRACEPARENT.fullmatch(given) else None

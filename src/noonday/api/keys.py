@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -59,18 +59,31 @@ def use_of(request: Request, route: str, body: bytes) -> Use | None:
 
 def use(request: Request, route: str, key: str, body: bytes) -> Use:
     """A key used for ``body``: the same body under another path or type is another request."""
-    parts = (
+    return uses(request, route)(key, body)
+
+
+def uses(request: Request, route: str) -> Callable[[str, bytes], Use]:
+    """The same for several keys that come in one request, each with a body of its own."""
+    tenant_id, beginning = caller_of(request).tenant_id, sha256()
+    for part in (
         request.method.encode(),
         request.scope["path"].encode(),
         request.scope["query_string"],
-        request.headers.get("content-type", "").encode(),
-        body,
-    )
-    seen = sha256()
-    for part in parts:
-        seen.update(len(part).to_bytes(8))
-        seen.update(part)
-    return Use(KeyId(key, caller_of(request).tenant_id, route), seen.digest())
+        (headers.field(request, b"content-type") or "").encode(),
+    ):
+        _add(beginning, part)
+
+    def use(key: str, body: bytes) -> Use:
+        seen = beginning.copy()
+        _add(seen, body)
+        return Use(KeyId(key, tenant_id, route), seen.digest())
+
+    return use
+
+
+def _add(seen: Any, part: bytes) -> None:
+    seen.update(len(part).to_bytes(8))
+    seen.update(part)
 
 
 def judge(kept: Stored, fingerprint: bytes) -> Answer | Problem:

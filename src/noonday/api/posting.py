@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
-import msgspec
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
 from noonday.api import bodies, headers, keys, problems, schemas
-from noonday.api.checks import UNKNOWN_LANE
-from noonday.api.commits import Commits
-from noonday.api.context import INLINE_BYTES, AppContext, caller_of, context_of, lanes_of
+from noonday.api.checks import UNKNOWN_LANE, Ports
+from noonday.api.commits import Commits, Outcome
+from noonday.api.context import (
+    INLINE_BYTES,
+    AppContext,
+    Caller,
+    caller_of,
+    context_of,
+    lanes_of,
+)
 from noonday.api.creation import Order
 from noonday.api.documents import BatchAnswer, BatchItem, JobDocument
 from noonday.api.keys import Answer
@@ -30,12 +37,11 @@ from noonday.store.blobs import new_reference
 from noonday.store.connections import host_name
 from noonday.store.idempotency import Use
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 SINGLE: Final = "POST /v1/jobs"
 BATCH: Final = "POST /v1/jobs:batch"
-
-_read_job: Final = msgspec.json.Decoder(JobDocument).decode
 
 
 async def create(request: Request) -> Response:
@@ -46,12 +52,16 @@ async def create(request: Request) -> Response:
     job = await _read(request, schemas.read_job, body)
     if isinstance(job, list):
         raise problems.invalid(job)
-    _require_fit(request, job)
-    share = await _quotas(request).ask(caller_of(request), [len(job.payload)])
+    sender = _sender(request)
+    sender.require_fit(job)
+    share = await _quotas(request).ask(sender.caller, [len(job.payload)])
     try:
         if share.refusal is not None and use is None:
             raise share.refusal
-        answer = await _submit(request, job, use, share.refusal)
+        order = await _kept(context, sender.order(job, use, share.refusal))
+        (answer,) = await _discarding(context, [order], _commits(request).submit_all([order]))
+        if isinstance(answer, Exception):
+            raise answer
         if not answer.replayed:
             share.made(0)
     finally:
@@ -71,7 +81,7 @@ async def create_batch(request: Request) -> Response:
     refusals = {n: share.refusal_of(place) for place, n in enumerate(sizes)}
     try:
         answers = await _carry_out(request, batch, refusals)
-        share.made(*(place for place, n in enumerate(sizes) if _is_new(answers[n])))
+        share.made(*[place for place, n in enumerate(sizes) if _is_new(answers[n])])
     finally:
         await share.close()
     return json(_batch_answer(request, answers), 202, share.headers)
@@ -86,9 +96,7 @@ async def _carry_out(
 ) -> Sequence[Answer | Problem]:
     if batch.atomic:
         return await _all_or_none(request, batch.items, next(iter(refusals.values()), None))
-    answers = await asyncio.gather(
-        *(_one_of_many(request, item, refusals.get(n)) for n, item in enumerate(batch.items))
-    )
+    answers = await _each(request, batch.items, refusals)
     down = [one for one in answers if isinstance(one, Problem) and one.status == 503]
     if len(down) == len(answers):
         raise down[0]
@@ -103,7 +111,7 @@ class _Reads(Protocol[T_co]):
         document: bytes,
         *,
         allow_private: bool,
-        ports: Collection[int] | None,
+        ports: Ports,
         lanes: Collection[str],
     ) -> T_co | list[Fault]: ...
 
@@ -129,23 +137,58 @@ def _misses_a_lane(value: object) -> bool:
             return False
 
 
-async def _one_of_many(request: Request, item: Item, refusal: Problem | None) -> Answer | Problem:
-    try:
-        if isinstance(item.job, list):
-            raise problems.invalid(item.job)
-        use = _use_of(request, item)
-        if refusal is not None and use is None:
-            return refusal
-        return await _submit(request, item.job, use, refusal)
-    except Problem as problem:
-        return problem
-    except StoreUnavailable:
+async def _each(
+    request: Request, items: Sequence[Item], refusals: Mapping[int, Problem | None]
+) -> list[Answer | Problem]:
+    """The jobs that are in order, made together; what is wrong with one is its own matter."""
+    context, sender = context_of(request), _sender(request)
+    use_of = keys.uses(request, BATCH)
+    outcomes: dict[int, Outcome] = {}
+    orders: dict[int, Order] = {}
+    for n, (key, raw, job) in enumerate(items):
+        try:
+            if isinstance(job, list):
+                raise problems.invalid(job)
+            use, refusal = None if key is None else use_of(key, raw), refusals.get(n)
+            if refusal is not None and use is None:
+                outcomes[n] = refusal
+                continue
+            sender.require_fit(job)
+            orders[n] = sender.order(job, use, refusal)
+        except Problem as problem:
+            outcomes[n] = problem
+    big = [n for n, order in orders.items() if _is_big(order)]
+    kept = (_kept(context, orders[n]) for n in big)
+    for n, order in zip(big, await asyncio.gather(*kept, return_exceptions=True), strict=True):
+        if isinstance(order, Order):
+            orders[n] = order
+        else:
+            del orders[n]
+            outcomes[n] = _an_exception(order)
+    made = list(orders.values())
+    answers = await _discarding(context, made, _commits(request).submit_all(made))
+    outcomes.update(zip(orders, answers, strict=True))
+    return [_told(outcomes[n]) for n in range(len(items))]
+
+
+def _an_exception(error: BaseException) -> Exception:
+    if isinstance(error, Exception):
+        return error
+    raise error
+
+
+def _told(outcome: Outcome) -> Answer | Problem:
+    """An outcome as an item of a batch tells it."""
+    if isinstance(outcome, StoreUnavailable):
         return problems.unavailable()
+    if isinstance(outcome, Answer | Problem):
+        return outcome
+    raise outcome
 
 
 async def _all_or_none(
     request: Request, items: Sequence[Item], refusal: Problem | None
-) -> list[Answer]:
+) -> Sequence[Answer]:
     faults = [
         Fault(f"/jobs/{n}/job{fault.pointer}", fault.code, fault.detail)
         for n, item in enumerate(items)
@@ -156,38 +199,41 @@ async def _all_or_none(
         raise Problem(422, "invalid", "Jobs of the batch have faults; see errors.", errors=faults)
     if refusal is not None and any(item.idempotency_key is None for item in items):
         raise refusal
-    ordered: list[_Ordered] = []
-    answers: list[Answer] = []
+    context, sender = context_of(request), _sender(request)
+    use_of = keys.uses(request, BATCH)
+    orders: list[Order] = []
     try:
-        for item in items:
-            job = cast("JobRequest", item.job)
-            ordered.append(await _order(request, job, _use_of(request, item), refusal))
-        answers = await _commits(request).create_all([one.order for one in ordered])
+        for key, raw, read in items:
+            job = cast("JobRequest", read)
+            sender.require_fit(job)
+            use = None if key is None else use_of(key, raw)
+            orders.append(await _kept(context, sender.order(job, use, refusal)))
+        return await _discarding(context, orders, _commits(request).create_all(orders))
     except Problem:
-        await _discard(context_of(request), ordered)
+        await _discard(context, orders)
         raise
-    unused = [one for one, answer in zip(ordered, answers, strict=True) if answer.replayed]
-    await _discard(context_of(request), unused)
-    return answers
 
 
-class _Ordered(NamedTuple):
-    order: Order
-    blob: str | None
+class _Sender(NamedTuple):
+    """What all orders of a request have in common."""
+
+    caller: Caller
+    traceparent: str | None
+    request_id: str
+
+    def require_fit(self, job: JobRequest) -> None:
+        """Raise a problem for a payload that is larger than the tenant may have."""
+        most = self.caller.max_payload_bytes
+        if len(job.payload) > most:
+            raise problems.too_large(most, "payload")
+
+    def order(self, job: JobRequest, use: Use | None, refusal: Problem | None) -> Order:
+        """The order for a job."""
+        return Order(self.caller, job, None, use, self.traceparent, self.request_id, refusal)
 
 
-async def _submit(
-    request: Request, job: JobRequest, use: Use | None, refusal: Problem | None
-) -> Answer:
-    ordered = await _order(request, job, use, refusal)
-    try:
-        answer = await _commits(request).submit(ordered.order)
-    except Problem:
-        await _discard(context_of(request), [ordered])
-        raise
-    if answer.replayed:
-        await _discard(context_of(request), [ordered])
-    return answer
+def _sender(request: Request) -> _Sender:
+    return _Sender(caller_of(request), headers.traceparent(request), problems.request_id(request))
 
 
 def _sizes(request: Request, batch: Batch) -> dict[int, int]:
@@ -201,24 +247,18 @@ def _sizes(request: Request, batch: Batch) -> dict[int, int]:
     return {n: size for n, size in sizes.items() if size <= most}
 
 
-def _require_fit(request: Request, job: JobRequest) -> None:
-    most = caller_of(request).max_payload_bytes
-    if len(job.payload) > most:
-        raise problems.too_large(most, "payload")
+# --- Payloads that are kept beside the database -----------------------------------------------
 
 
-async def _order(
-    request: Request, job: JobRequest, use: Use | None, refusal: Problem | None
-) -> _Ordered:
-    _require_fit(request, job)
-    blob = None
-    if len(job.payload) > INLINE_BYTES:
-        blob = await _put(context_of(request), job.payload)
-    order = Order(
-        caller_of(request), job, blob, use, headers.traceparent(request),
-        problems.request_id(request), refusal,
-    )  # fmt: skip
-    return _Ordered(order, blob)
+def _is_big(order: Order) -> bool:
+    return len(order.request.payload) > INLINE_BYTES
+
+
+async def _kept(context: AppContext, order: Order) -> Order:
+    """The order, its payload put into the blob store if it is a big one."""
+    if not _is_big(order):
+        return order
+    return order._replace(payload_ref=await _put(context, order.request.payload))
 
 
 async def _put(context: AppContext, payload: bytes) -> str:
@@ -238,16 +278,34 @@ async def _put(context: AppContext, payload: bytes) -> str:
     return reference
 
 
-async def _discard(context: AppContext, ordered: Sequence[_Ordered]) -> None:
-    """Remove payloads that no row names: these jobs were refused, or made before."""
-    for one in ordered:
-        if one.blob is not None:
-            await context.blobs.delete(one.blob)
+async def _discarding(
+    context: AppContext, orders: Sequence[Order], outcomes: Awaitable[Sequence[T]]
+) -> Sequence[T]:
+    """The outcomes; payloads of jobs that were refused, or made before, are discarded."""
+    found = await outcomes
+    unused = [
+        order
+        for order, outcome in zip(orders, found, strict=True)
+        if order.payload_ref is not None
+        and (isinstance(outcome, Problem) or (isinstance(outcome, Answer) and outcome.replayed))
+    ]
+    await _discard(context, unused)
+    return found
+
+
+async def _discard(context: AppContext, orders: Sequence[Order]) -> None:
+    """Remove payloads that no row names."""
+    for order in orders:
+        if order.payload_ref is not None:
+            await context.blobs.delete(order.payload_ref)
+
+
+# --- The answer -------------------------------------------------------------------------------
 
 
 def _batch_answer(request: Request, answers: Sequence[Answer | Problem]) -> BatchAnswer:
     made = [answer for answer in answers if isinstance(answer, Answer)]
-    replayed = sum(answer.replayed for answer in made)
+    replayed = sum([answer.replayed for answer in made])
     return BatchAnswer(
         created=len(made) - replayed,
         replayed=replayed,
@@ -258,16 +316,10 @@ def _batch_answer(request: Request, answers: Sequence[Answer | Problem]) -> Batc
 
 def _item(request: Request, index: int, answer: Answer | Problem) -> BatchItem:
     if isinstance(answer, Answer):
-        job = _read_job(answer.body)
+        job = cast("JobDocument", Raw(answer.body))  # written down already
         return BatchItem(index, answer.status, answer.location, answer.replayed, job)
     document = problems.document(answer, problems.request_id(request))
     return BatchItem(index, answer.status, problem=document)
-
-
-def _use_of(request: Request, item: Item) -> Use | None:
-    if item.idempotency_key is None:
-        return None
-    return keys.use(request, BATCH, item.idempotency_key, item.raw)
 
 
 def _commits(request: Request) -> Commits:

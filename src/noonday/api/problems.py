@@ -165,7 +165,7 @@ def unavailable() -> Problem:
 
 def request_id(request: Request) -> str:
     """The id that a request goes by in answers and logs; empty before it was given one."""
-    return cast("str", getattr(request.state, "request_id", ""))
+    return cast("str", request.scope.get("state", {}).get("request_id", ""))
 
 
 async def _on_problem(request: Request, error: Exception) -> Response:
@@ -187,15 +187,14 @@ async def _on_unavailable(request: Request, _: Exception) -> Response:
     return respond(unavailable(), request_id(request))
 
 
-async def _on_crash(request: Request, _: Exception) -> Response:
-    problem = Problem(500, "internal", "Something is wrong on this side; it has been logged.")
-    return respond(problem, request_id(request))
+def crashed() -> Problem:
+    """A handler has failed in a way that nobody has foreseen."""
+    return Problem(500, "internal", "Something is wrong on this side; it was logged.")
 
 
 HANDLERS: Final[dict[Any, Handler]] = {
     Problem: _on_problem,
     HTTPException: _on_refusal,
     StoreUnavailable: _on_unavailable,
-    Exception: _on_crash,
 }
-"""For ``Starlette(exception_handlers=…)``."""
+"""By what is raised. Whatever else is, is a mistake of ours; see ``requests.py``."""

@@ -17,7 +17,15 @@ import msgspec
 from msgspec import Meta, Raw
 
 from noonday.api.shapes import Shape, Struct, shape_of
-from noonday.api.texts import MOST_MEMBERS, has_equal_keys, overfull, pairs, too_deep, unreadable
+from noonday.api.texts import (
+    MOST_MEMBERS,
+    has_equal_keys,
+    has_escape,
+    overfull,
+    pairs,
+    too_deep,
+    unreadable,
+)
 
 T = TypeVar("T")
 
@@ -97,7 +105,9 @@ def read_quickly(document: bytes, kind: type[T]) -> T | None:
         value = shape.decoder.decode(document)
     except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
         return None
-    doubtful = b"\\u0000" in document or too_deep(document) or has_equal_keys(document, shape)
+    doubtful = (
+        has_escape(document, b"\\u0000") or too_deep(document) or has_equal_keys(document, shape)
+    )
     return None if doubtful else cast("T", value)
 
 

@@ -10,10 +10,10 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from noonday.api.checks import check_job, check_lane, duration, parents_of
+from noonday.api.checks import Ports, check_job, check_lane, duration, parents_of
 from noonday.api.reading import Fault, Faults, read, read_quickly, read_slowly
 from noonday.api.wire import AfterBody, CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
-from noonday.domain.dependencies import After
+from noonday.domain.dependencies import NOTHING, After
 from noonday.domain.lanes import READY_MADE
 from noonday.domain.model import (
     Cron,
@@ -52,7 +52,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     concurrency_key: str | None
     labels: dict[str, str]
     wanted: ScheduleBody
-    after: After = After()
+    after: After = NOTHING
     after_pointer: str = "/after"
     """Where in the body the jobs stand that it waits for."""
 
@@ -99,7 +99,7 @@ def read_job(
     document: bytes,
     *,
     allow_private: bool,
-    ports: Collection[int] | None = WEB_PORTS,
+    ports: Ports = WEB_PORTS,
     lanes: Collection[str] = READY_MADE,
 ) -> JobRequest | list[Fault]:
     """A job to create, or everything that is wrong with it. Raises nothing.
@@ -111,6 +111,12 @@ def read_job(
     body = read_quickly(document, JobBody)
     if body is None:
         body = read_slowly(document, JobBody, faults)
+    return _checked(body, faults, allow_private, ports, lanes)
+
+
+def _checked(
+    body: JobBody, faults: Faults, allow_private: bool, ports: Ports, lanes: Collection[str]
+) -> JobRequest | list[Fault]:
     if body.lane is not UNSET:
         check_lane(body.lane, faults, lanes)
     endpoint = check_job(body, faults, allow_private=allow_private, ports=ports)
@@ -124,38 +130,30 @@ def _request(body: JobBody, endpoint: Endpoint) -> JobRequest:
     target = body.target
     policy = body.retry_policy
     content_type, payload = _payload(body)
+    parents, after_pointer = parents_of(body)
     return JobRequest(
-        name=body.name,
-        schedule_type=str(body.schedule.__struct_config__.tag),
-        target=HttpTarget(target.url, target.method, headers, target.timeout_sec),
-        target_host=endpoint.host,
-        secret_headers=secrets,
-        payload=payload,
-        content_type=content_type,
-        priority=body.priority,
-        lane=lane_for(target.timeout_sec) if body.lane is UNSET else body.lane,
-        lease_sec=body.lease_sec,
-        retry_policy=RetryPolicy(
+        body.name, str(body.schedule.__struct_config__.tag),
+        HttpTarget(target.url, target.method, headers, target.timeout_sec), endpoint.host, secrets,
+        payload, content_type, body.priority,
+        lane_for(target.timeout_sec) if body.lane is UNSET else body.lane, body.lease_sec,
+        RetryPolicy(
             policy.max_attempts, policy.base_sec, policy.factor, policy.cap_sec, policy.max_age_sec
         ),
-        on_unknown=body.on_unknown,
-        cancel_url=body.cancel_url,
-        concurrency_key=body.concurrency_key,
-        labels=body.labels,
-        wanted=body.schedule,
-        after=_after(body),
-        after_pointer=parents_of(body)[1],
-    )
+        body.on_unknown, body.cancel_url, body.concurrency_key, body.labels, body.schedule,
+        _after(body.after, parents), after_pointer,
+    )  # fmt: skip
 
 
-def _after(body: JobBody) -> After:
-    jobs = tuple(map(UUID, parents_of(body)[0]))
-    if isinstance(body.after, AfterBody):
-        return After(jobs, body.after.on, body.after.cascade_cancel)
-    return After(jobs)
+def _after(body: list[str] | AfterBody, parents: list[str]) -> After:
+    jobs = tuple(map(UUID, parents))
+    if isinstance(body, AfterBody):
+        return After(jobs, body.on, body.cascade_cancel)
+    return After(jobs) if jobs else NOTHING
 
 
 def _split(headers: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    if not headers:
+        return headers, {}
     secrets = {name: value for name, value in headers.items() if carries_credentials(name)}
     return {name: headers[name] for name in headers if name not in secrets}, secrets
 
@@ -196,6 +194,23 @@ class BatchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     atomic: Annotated[bool, Meta(description="All of the jobs, or none.")] = False
 
 
+class SoundEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry whose job has all its fields as they should be."""
+
+    job: JobBody
+    idempotency_key: _Key | None = None
+
+
+class SoundBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A :class:`BatchBody` of such entries."""
+
+    jobs: Annotated[list[SoundEntry], Meta(min_length=1, max_length=MOST_JOBS)]
+    atomic: bool = False
+
+
+_as_it_stands: Final = msgspec.json.Decoder(BatchBody).decode
+
+
 class Item(NamedTuple):
     """One job of a batch. The pointers of its faults begin at the job."""
 
@@ -215,17 +230,22 @@ def read_batch(
     document: bytes,
     *,
     allow_private: bool,
-    ports: Collection[int] | None = WEB_PORTS,
+    ports: Ports = WEB_PORTS,
     lanes: Collection[str] = READY_MADE,
 ) -> Batch | list[Fault]:
     """A batch whose jobs are good or bad one by one; or what is wrong with the batch itself."""
-    body = read(document, BatchBody)
+    # Most batches are sound, and then read in one go.
+    sound = read_quickly(document, SoundBatch)
+    body = read(document, BatchBody) if sound is None else _as_it_stands(document)
     if isinstance(body, list):
         return body
     items = []
-    for entry in body.jobs:
+    for n, entry in enumerate(body.jobs):
         raw = bytes(entry.job)
-        job = read_job(raw, allow_private=allow_private, ports=ports, lanes=lanes)
+        if sound is None:
+            job = read_job(raw, allow_private=allow_private, ports=ports, lanes=lanes)
+        else:
+            job = _checked(sound.jobs[n].job, Faults(), allow_private, ports, lanes)
         items.append(Item(entry.idempotency_key, raw, job))
     return Batch(body.atomic, items)
 

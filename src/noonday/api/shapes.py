@@ -9,7 +9,7 @@ from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
-from msgspec import Meta, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 LATER: Final = "later"
 """A key of ``Meta.extra``: which values are understood, but not carried out in this release.
@@ -70,6 +70,33 @@ class Shape:
             for name, inner in struct.fields.items()
             if inner.holds_objects
         }
+
+    @cached_property
+    def outline(self) -> Any:
+        """A type that takes in the members of the named objects, and leaves plain values as they
+        stand in the text."""
+        if self.forms is not None:
+            return self.forms[0].outline | self.forms[1].outline
+        if self.items is not None:
+            return list[self.items.outline]  # type: ignore[name-defined]
+        if not self.containers:
+            return dict[str, Raw] if self.holds_objects else Raw
+        structs = [self.struct] if self.struct else self.tagged.values()
+        names = dict.fromkeys(name for struct in structs for name in struct.fields)
+        fields = [
+            (f"member_{n}", self.containers[name].outline if name in self.containers else Raw)
+            for n, name in enumerate(names)
+        ]
+        return msgspec.defstruct(
+            "Outline",
+            [(field, kind | UnsetType, UNSET) for field, kind in fields],
+            rename=dict(zip((field for field, _ in fields), names, strict=True)),
+        )
+
+    @cached_property
+    def outline_decoder(self) -> msgspec.json.Decoder[Any]:
+        """Reads into the outline."""
+        return msgspec.json.Decoder(self.outline)
 
     def stand_in(self) -> Any:
         """A good value, to go on with in place of one that is at fault."""

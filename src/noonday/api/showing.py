@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -18,8 +18,9 @@ from noonday.api.documents import (
     stamp,
     target_document,
 )
+from noonday.api.schemas import JobRequest
 from noonday.domain import schedule
-from noonday.domain.dependencies import After
+from noonday.domain.dependencies import NOTHING, After
 from noonday.domain.errors import ScheduleError, SecretUnreadable
 from noonday.domain.model import JobSpec, Once, Schedule
 from noonday.store import Row, Tx, dependencies, reports
@@ -33,7 +34,6 @@ WAITS_FOR: Final = 20
 
 _read_spec: Final = msgspec.json.Decoder(JobSpec).decode
 _read_after: Final = msgspec.json.Decoder(After).decode
-_NOTHING: Final = After()
 _read_texts: Final = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -41,24 +41,27 @@ def fires(wanted: Schedule, job_id: UUID, armed: datetime | None) -> list[str]:
     """The occurrence that is armed and those after it."""
     if armed is None:
         return []
-    later = schedule.upcoming(wanted, job_id, armed, FIRES - 1)
+    later = () if isinstance(wanted, Once) else schedule.upcoming(wanted, job_id, armed, FIRES - 1)
     return [stamp(at) for at in (armed, *later)]
 
 
 def new_job(
     job: NewJob,
+    job_id: str,
     spec: JobSpec,
-    labels: dict[str, str],
-    secret_names: list[str],
+    request: JobRequest,
     armed: datetime | None,
     next_run_at: datetime | None,
     waits_for: Sequence[UUID] = (),
 ) -> JobDocument:
     """A job that was created just now; ``armed`` is the occurrence its timer stands at."""
-    standing = {"status": "PENDING", "state_reason": None, "version": 1, "attempts": 0}
-    return _document(
-        job._asdict() | standing, spec, labels, secret_names,
-        next_run_at, fires(spec.schedule, job.id, armed), None, waits_for,
+    return JobDocument(
+        job_id, job.name, "PENDING", None, schedule_document(spec.schedule),
+        target_document(spec.target, request.secret_headers), job.priority, job.lane,
+        spec.retry_policy, job.lease_sec, request.labels, job.payload_bytes, job.content_type, 1,
+        stamp(job.created_at), job.created_by, maybe(next_run_at),
+        fires(spec.schedule, job.id, armed), 0, None, spec.on_unknown, maybe_url(spec.cancel_url),
+        after_document(request.after), list(map(str, waits_for)), job.concurrency_key,
     )  # fmt: skip
 
 
@@ -113,10 +116,34 @@ def _stored(
         times.append(row["run_retry_at"] or row["run_due_at"])
     active = row["state"] == "ACTIVE"
     armed = timer["occurrence_at"] if timer and active else None
-    return _document(
-        row, spec, _read_texts(row["labels"]), _secret_names(row, box),
-        min(times, default=None), fires(spec.schedule, row["id"], armed), error, waits_for,
-    )  # fmt: skip
+    after = NOTHING if row["after"] is None else _read_after(row["after"])
+    return JobDocument(
+        id=str(row["id"]),
+        name=row["name"],
+        status=row["status"],
+        state_reason=row["state_reason"],
+        schedule=schedule_document(spec.schedule),
+        target=target_document(spec.target, _secret_names(row, box)),
+        priority=row["priority"],
+        lane=row["lane"],
+        retry_policy=spec.retry_policy,
+        lease_sec=row["lease_sec"],
+        labels=_read_texts(row["labels"]),
+        payload_bytes=row["payload_bytes"],
+        content_type=row["content_type"],
+        version=row["version"],
+        created_at=stamp(row["created_at"]),
+        created_by=row["created_by"],
+        next_run_at=maybe(min(times, default=None)),
+        next_fires=fires(spec.schedule, row["id"], armed),
+        attempts=row["attempts"],
+        last_error=error,
+        on_unknown=spec.on_unknown,
+        cancel_url=maybe_url(spec.cancel_url),
+        after=after_document(after),
+        waits_for=[str(parent) for parent in waits_for],
+        concurrency_key=row["concurrency_key"],
+    )
 
 
 def _secret_names(row: Row, box: SecretBox) -> list[str]:
@@ -127,43 +154,3 @@ def _secret_names(row: Row, box: SecretBox) -> list[str]:
         return list(_read_texts(box.open(row["secret_headers"], row["tenant_id"], HEADERS)))
     except SecretUnreadable:
         return []
-
-
-def _document(
-    row: Row | Mapping[str, Any],
-    spec: JobSpec,
-    labels: dict[str, str],
-    secret_names: list[str],
-    next_run_at: datetime | None,
-    next_fires: list[str],
-    last_error: str | None,
-    waits_for: Sequence[UUID],
-) -> JobDocument:
-    after = _NOTHING if row["after"] is None else _read_after(row["after"])
-    return JobDocument(
-        id=str(row["id"]),
-        name=row["name"],
-        status=row["status"],
-        state_reason=row["state_reason"],
-        schedule=schedule_document(spec.schedule),
-        target=target_document(spec.target, secret_names),
-        priority=row["priority"],
-        lane=row["lane"],
-        retry_policy=spec.retry_policy,
-        lease_sec=row["lease_sec"],
-        labels=labels,
-        payload_bytes=row["payload_bytes"],
-        content_type=row["content_type"],
-        version=row["version"],
-        created_at=stamp(row["created_at"]),
-        created_by=row["created_by"],
-        next_run_at=maybe(next_run_at),
-        next_fires=next_fires,
-        attempts=row["attempts"],
-        last_error=last_error,
-        on_unknown=spec.on_unknown,
-        cancel_url=maybe_url(spec.cancel_url),
-        after=after_document(after),
-        waits_for=[str(parent) for parent in waits_for],
-        concurrency_key=row["concurrency_key"],
-    )

@@ -19,7 +19,7 @@ MOST_MEMBERS: Final = 1_000
 """Far more than any object has that is ours to read."""
 
 _STEPS: Final = bytes.maketrans(b"{}[]", b"\x01\xff\x01\xff")
-_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _TOO_DEEP: Final = ("too_deep", f"has more than {DEEPEST} objects and arrays in each other")
 _SURROGATE: Final = re.compile(rb"\\u[dD][89abAB]")
 
@@ -54,10 +54,18 @@ def too_deep(document: bytes) -> bool:
     """Whether a well-formed document is nested deeper than is taken."""
     if document.count(b"{") + document.count(b"[") <= DEEPEST:
         return False
-    without_escapes = document.replace(rb"\\", b"").replace(rb"\"", b"")
-    outside_strings = b"".join(without_escapes.split(b'"')[::2])
-    steps = outside_strings.translate(_STEPS, _NOT_BRACKETS)
+    without_escapes = document
+    if b"\\" in document:
+        without_escapes = document.replace(rb"\\", b"").replace(rb"\"", b"")
+    # Strings without brackets go, whatever stands next to them: the others keep their two quotes.
+    quoted = without_escapes.translate(None, _NOT_BRACKETS).replace(b'""', b"")
+    steps = b"".join(quoted.split(b'"')[::2]).translate(_STEPS)
     return max(accumulate(memoryview(steps).cast("b"))) > DEEPEST
+
+
+def has_escape(document: bytes, *escapes: bytes) -> bool:
+    """Whether one of them may stand in a document. (Most have no backslash, which is soon seen.)"""
+    return b"\\" in document and any(escape in document for escape in escapes)
 
 
 class _Key:
@@ -69,6 +77,7 @@ class _Key:
         self.text = text
 
 
+_encode: Final = msgspec.json.Encoder().encode
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 _PAIRS: Final = msgspec.json.Decoder(dict[_Key, Raw], dec_hook=_Key)
 
@@ -80,37 +89,17 @@ def pairs(raw: bytes | Raw) -> list[tuple[str, Raw]]:
 
 def overfull(raw: bytes | Raw) -> bool:
     """Whether an object has far more members than any of ours, overwritten ones included."""
-    return bytes(raw).count(b":") - _colons(_MEMBERS.decode(raw).values()) > MOST_MEMBERS
+    values = cast("Iterable[bytes]", _MEMBERS.decode(raw).values())
+    return bytes(raw).count(b":") - b"".join(values).count(b":") > MOST_MEMBERS
 
 
 def has_equal_keys(raw: bytes, shape: Shape) -> bool:
     """Whether an object that the shape names has a key twice; the text is sound otherwise."""
-    # Every member has one colon of its own, so a member that another overwrote leaves one over.
-    # So does a colon within a key, which is worth a closer look.
-    values: list[Raw] = []
-    members = _count_members(raw, shape, values)
-    return raw.count(b":") != members + _colons(values) and _repeats(raw, shape)
-
-
-def _colons(values: Iterable[Raw]) -> int:
-    return b"".join(cast("Iterable[bytes]", values)).count(b":")
-
-
-def _count_members(raw: bytes | Raw, shape: Shape, values: list[Raw]) -> int:
-    """How many members the named objects have, but for overwritten ones; the others' values."""
-    if shape.items:
-        elements: list[Raw] = shape.decoder.decode(raw)
-        return sum(_count_members(element, shape.items, values) for element in elements)
-    members = _MEMBERS.decode(raw)
-    count = len(members)
-    for name, inner in shape.containers.items():
-        if (container := members.get(name)) is not None:
-            form = inner.form_of(container)
-            if form.holds_objects:
-                del members[name]
-                count += _count_members(container, form, values)
-    values += members.values()
-    return count
+    # Every member has a colon of its own, so what was overwritten by a later one of its name leaves
+    # a colon over when the rest is written again. (Nothing adds one, but an escape in a key.)
+    kept = _encode(shape.outline_decoder.decode(raw))
+    escaped = has_escape(raw, b"\\u003a", b"\\u003A")
+    return (escaped or raw.count(b":") != kept.count(b":")) and _repeats(raw, shape)
 
 
 def _repeats(raw: bytes | Raw, shape: Shape) -> bool:

@@ -6,6 +6,7 @@ Own rules over the whole address space, after the IANA special-purpose registrie
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
@@ -68,6 +69,7 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 _ISATAP: Final = frozenset((0x0000_5EFE, 0x0200_5EFE))
 
 
+@lru_cache(4_096)
 def blocked_reason(ip: Address, *, allow_private: bool = False) -> str | None:
     """Why ``ip`` may not be called, or None if it may.
 

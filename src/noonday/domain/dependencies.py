@@ -26,6 +26,10 @@ class After(msgspec.Struct, frozen=True):
     cascade_cancel: bool = False
 
 
+NOTHING: Final = After()
+"""Nothing to wait for."""
+
+
 class Fate(IntEnum):
     """What follows for a child from one parent's end; of several the gravest counts."""
 

@@ -166,4 +166,4 @@ def _instant(field: str, at: datetime) -> datetime:
         raise ScheduleError(field, "needs an offset from UTC")
     if not EPOCH <= at < HORIZON:
         raise ScheduleError(field, "must lie from 1970-01-01 up to 2200-01-01, in UTC")
-    return at.astimezone(UTC)
+    return at if at.tzinfo is UTC else at.astimezone(UTC)

@@ -19,7 +19,7 @@ MARKS: Final = {
     "claim": (runs.CLAIM,),
     "settle": (runs.COMPLETE, runs.RETRY, runs.DEAD_LETTER, runs.RELEASE),
     "reap": (runs.EXPIRED,),
-    "create": (jobs.INSERT,),
+    "create": (jobs.INSERT.text,),
     "materialize": (occurrences.MATERIALIZE,),
     "janitor": (workers.FORGET,),
     "look up job": (jobs.EXISTING,),

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from noonday.store import Row, Tx, columns
+from noonday.store import Copy, Row, Tx
 
 
 class Entry(NamedTuple):
@@ -29,19 +29,14 @@ def document(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-WRITE: Final = """
-INSERT INTO audit_log (at, tenant_id, actor, action, object_type, object_id, before, after,
-                       request_id)
-SELECT coalesce($9, now()), *
-FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::text[], $6::json[], $7::json[],
-            $8::text[])
-"""
+WRITE: Final = Copy("audit_log", ("at", *Entry._fields))
 
 
-async def write(tx: Tx, entries: Sequence[Entry]) -> None:
-    """Append to the log."""
+async def write(tx: Tx, entries: Sequence[Entry], at: datetime | None = None) -> None:
+    """Append to the log. ``at`` is the transaction's time, for those who have it at hand."""
     if entries:
-        await tx.execute(WRITE, *columns(entries, 8), tx.now)
+        at = await tx.clock() if at is None else at
+        await tx.copy(WRITE, [(at, *entry) for entry in entries])
 
 
 PAGE: Final = """

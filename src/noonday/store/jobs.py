@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from secrets import token_bytes
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from noonday.store import Row, Tx, columns
+from asyncpg.pgproto import pgproto
+
+from noonday.domain.model import EPOCH
+from noonday.store import Copy, Row, Tx
+
+MILLISECOND: Final = timedelta(milliseconds=1)
+_FREE: Final = (1 << 76) - 1 & ~(3 << 62)
+"""The random bits of an id."""
 
 
 class NewJob(NamedTuple):
@@ -36,21 +44,23 @@ class NewJob(NamedTuple):
     concurrency_key: str | None = None
 
 
-INSERT: Final = """
-INSERT INTO jobs (id, tenant_id, created_at, created_by, schedule_type, first_at, name, lane,
-                  priority, lease_sec, target_host, labels, spec, secret_headers, payload,
-                  payload_ref, payload_bytes, content_type, traceparent, after, concurrency_key)
-SELECT * FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::text[], $5::text[],
-                     $6::timestamptz[], $7::text[], $8::text[], $9::int[], $10::int[],
-                     $11::text[], $12::json[], $13::json[], $14::bytea[], $15::bytea[],
-                     $16::text[], $17::int[], $18::text[], $19::text[], $20::json[],
-                     $21::text[])
-"""
+def new_ids(at: datetime, count: int) -> list[UUID]:
+    """Ids in ascending order that carry ``at``, as ``created_at`` does (UUIDv7, RFC 9562 §5.7).
+
+    They are the driver's, which cost a tenth of others to make and to write down.
+    """
+    fixed = (at - EPOCH) // MILLISECOND << 80 | 7 << 76 | 2 << 62
+    drawn = token_bytes(10 * count)
+    free = [int.from_bytes(drawn[n : n + 10]) & _FREE for n in range(0, 10 * count, 10)]
+    return [pgproto.UUID((fixed | bits).to_bytes(16)) for bits in sorted(free)]
+
+
+INSERT: Final = Copy("jobs", NewJob._fields)
 
 
 async def insert(tx: Tx, jobs: Sequence[NewJob]) -> None:
     """Insert definitions; their timers or runs are written beside, in the same transaction."""
-    await tx.execute(INSERT, *columns(jobs, 20))
+    await tx.copy(INSERT, jobs)
 
 
 EXISTING: Final = "SELECT id FROM jobs WHERE id = ANY($1::uuid[])"

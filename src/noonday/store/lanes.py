@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -98,10 +98,10 @@ WHERE NOT EXISTS (SELECT FROM lanes AS l WHERE l.name = i.name)
 """
 
 
-async def missing(tx: Tx, names: Sequence[str]) -> set[str]:
+async def missing(tx: Tx, names: Set[str]) -> set[str]:
     """Which of the lanes that jobs are to be made in are not there. Until the transaction ends,
     none of the others is deleted."""
-    own = sorted(set(names) - set(READY_MADE))
+    own = sorted(names - set(READY_MADE))
     if not own:
         return set()
     await tx.rows(SHARE, sorted(map(_lock, own)))

@@ -130,12 +130,16 @@ async def materialize(
     return written
 
 
-CLOCK: Final = "SELECT coalesce($1, now()) AS now, starts_at FROM ledger_start"
+CLOCK: Final = """
+SELECT coalesce($1, now()) AS now, starts_at, pg_try_advisory_xact_lock($2::bigint)
+FROM ledger_start
+"""
 
 
-async def clock(tx: Tx) -> tuple[datetime, datetime]:
-    """The transaction's time, and the start of the ledger, below which nothing is opened."""
-    row = await tx.one(CLOCK, tx.now)
+async def clock(tx: Tx, lock: int) -> tuple[datetime, datetime]:
+    """The transaction's time, and the start of the ledger, below which nothing is opened. Until
+    the transaction ends it holds ``lock``, by which others see that it is under way."""
+    row = await tx.one(CLOCK, tx.now, lock)
     return row["now"], row["starts_at"]
 
 

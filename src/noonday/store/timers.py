@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from noonday.store import Row, Tx, columns
+from noonday.store import Copy, Row, Tx
 
 
 class Timer(NamedTuple):
@@ -21,18 +21,12 @@ class Timer(NamedTuple):
     shard: int
 
 
-ARM: Final = """
-INSERT INTO timers (job_id, occurrence_at, due_at, schedule_version, seq, shard)
-SELECT job_id, occurrence_at, greatest(due_at, $7), schedule_version, seq, shard
-FROM unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[], $4::int[], $5::int[], $6::int[])
-     AS t(job_id, occurrence_at, due_at, schedule_version, seq, shard)
-"""
+ARM: Final = Copy("timers", Timer._fields)
 
 
 async def arm(tx: Tx, timers: Sequence[Timer], now: datetime) -> None:
     """Insert timers; ``due_at`` is clamped to ``now``, the nominal time stays."""
-    if timers:
-        await tx.execute(ARM, *columns(timers, 6), now)
+    await tx.copy(ARM, [t if t.due_at >= now else t._replace(due_at=now) for t in timers])
 
 
 # The due index serves the order; `$1` and `$2` are values, so other partitions are not planned.

@@ -338,15 +338,6 @@ ROLES: Final[dict[str, Callable[[Node], Awaitable[None]]]] = {
 # --- running one ------------------------------------------------------------------------------
 
 
-def collect_seldom() -> None:
-    """Look for garbage in cycles less often than the interpreter would. What is made here lives for
-    a request or a batch and has few cycles; looking for them took a fifth of a busy worker's time.
-    """
-    gc.collect()
-    gc.freeze()  # what was imported stays
-    gc.set_threshold(20_000, 20, 50)
-
-
 def run_role(
     role: str,
     settings: Settings,
@@ -361,7 +352,6 @@ def run_role(
     """
     configure_logs(settings.log_level, settings.log_format, role=role)
     try:
-        collect_seldom()
         return uvloop.run(_run(role, settings, supervised, admin_socket, api_socket))
     except (NoondayError, EmbeddedPostgresError, OSError) as error:
         log.error("process.failed", error=str(error))
@@ -393,7 +383,7 @@ async def _run(
             for number, wanted in ((signal.SIGUSR1, True), (signal.SIGUSR2, False)):
                 asyncio.get_running_loop().add_signal_handler(number, node.retire, wanted)
         _watch(node)
-        _collect_less()
+        collect_seldom()
         sender = asyncio.create_task(node.wakeups.run())
         stack.callback(sender.cancel)
         log.info("process.started", worker=str(node.id), version=__version__)
@@ -403,12 +393,13 @@ async def _run(
     return 0
 
 
-def _collect_less() -> None:
-    """Leave what is there by now out of the search for garbage in cycles, of which little is made:
-    searched through again and again, it would cost a good part of the CPU."""
+def collect_seldom() -> None:
+    """Look for garbage in cycles less often than the interpreter would, and not in what is there
+    by now. What is made later lives for a request or a batch and has few cycles: the search for
+    them took a fifth of a busy worker's time, and more of an API's."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _watch(node: Node) -> None:

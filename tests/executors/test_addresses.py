@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from noonday.domain.model import Outcome, OutcomeKind
 from noonday.executors import Sent
@@ -18,7 +19,7 @@ from noonday.executors.addresses import (
     guarded_socket,
 )
 from noonday.executors.http import HttpExecutor
-from noonday.executors.wire import Connector, new_session
+from noonday.executors.wire import Connector, Destination
 from tests.executors.attempts import attempt
 from tests.executors.names import resolving
 from tests.executors.raw import RawServer, saying, serving
@@ -166,11 +167,13 @@ async def test_the_receiver_sees_the_name_that_was_called_not_the_address(
 async def test_the_connector_itself_refuses_an_address_that_no_name_led_to(
     internal: RawServer,
 ) -> None:
-    async with new_session(Connector(Resolver(), allow_private=False)) as session:
-        for host in ("127.0.0.1", "[::ffff:127.0.0.1]", "[::1]"):
-            with pytest.raises(aiohttp.ClientConnectorError) as caught:
-                await session.get(f"http://{host}:{internal.port}/")
-            assert isinstance(caught.value.os_error, BlockedAddress)
+    connector = Connector(Resolver(), allow_private=False)
+    for host in ("127.0.0.1", "[::ffff:127.0.0.1]", "[::1]"):
+        with pytest.raises(aiohttp.ClientConnectorError) as caught:
+            await connector.reach(Destination(URL(f"http://{host}:{internal.port}")))
+        assert isinstance(caught.value.os_error, BlockedAddress)
+    await connector.close()
+    assert internal.connections == 0
 
 
 def test_the_final_address_is_judged_once_more_just_before_it_is_connected() -> None:

@@ -193,6 +193,22 @@ async def test_a_request_whose_connection_drops_is_unknown_and_is_not_sent_again
     assert len(receiver.requests) == 2
 
 
+async def test_an_answer_to_half_a_body_stands_and_costs_the_connection(
+    executor: HttpExecutor,
+) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
+        while await reader.read(65_536):
+            pass
+
+    async with serving(refuse) as server:
+        for _ in range(2):
+            outcome = await executor.execute(attempt(server.url, body=bytes(20 * MIB)), Sent())
+            assert (outcome.kind, outcome.http_status) == (OutcomeKind.PERMANENT, 413)
+        assert server.connections == 2
+
+
 async def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one(
     executor: HttpExecutor, receiver: RecordingReceiver
 ) -> None:

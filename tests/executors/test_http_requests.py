@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from noonday.executors import EXECUTORS, Executor, Sent
 from noonday.executors.http import HttpExecutor
 from tests.executors.attempts import JOB, attempt
 from tests.executors.names import resolving
+from tests.executors.raw import serving
 from tests.support.receivers import Answer, RecordingReceiver
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -47,6 +49,30 @@ async def test_a_request_says_what_it_is_about(
     assert request.all("Cookie") == []
 
 
+async def test_a_request_is_written_in_one_way(executor: HttpExecutor) -> None:
+    heads: list[bytes] = []
+
+    async def keep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    async with serving(keep) as server:
+        made = attempt(server.url, headers={"x-Team": "a  b"})
+        await deliver(executor, made)
+    first, *lines = heads[0].decode("ascii").removesuffix("\r\n\r\n").split("\r\n")
+    assert first == "POST /hook HTTP/1.1"
+    names = [line.partition(": ")[0] for line in lines]
+    assert names == [
+        "Host", "Accept", "Accept-Encoding", "x-Team", "X-Job-Id", "X-Run-Id", "X-Occurrence",
+        "X-Attempt", "X-Lease-Version", "Idempotency-Key", "webhook-id", "User-Agent",
+        "Content-Type", "Content-Length", "X-Scheduler-Signature", "webhook-timestamp",
+        "webhook-signature",
+    ]  # fmt: skip
+    assert lines[:4] == [
+        f"Host: 127.0.0.1:{server.port}", "Accept: */*", "Accept-Encoding: identity", "x-Team: a  b"
+    ]  # fmt: skip
+
+
 async def test_a_trace_is_continued_only_where_there_is_one(
     executor: HttpExecutor, receiver: RecordingReceiver
 ) -> None:
@@ -73,6 +99,28 @@ async def test_the_customers_headers_are_sent_as_given(
     await deliver(executor, attempt(f"{receiver.url}/hook", headers=headers))
     (request,) = receiver.requests
     assert {name: request[name] for name in headers} == headers
+
+
+async def test_a_header_that_is_given_twice_by_another_case_is_sent_once(
+    executor: HttpExecutor, receiver: RecordingReceiver
+) -> None:
+    headers = {"X-Team": "a", "ACCEPT": "text/plain", "x-team": "b", "Accept-encoding": "gzip"}
+    await deliver(executor, attempt(f"{receiver.url}/hook", headers=headers))
+    (request,) = receiver.requests
+    assert request.all("X-Team") == ["b"]
+    assert request.all("Accept") == ["text/plain"]
+    assert request.all("Accept-Encoding") == ["gzip"]
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 3_000_000])
+async def test_a_long_body_arrives_whole_and_its_connection_is_used_again(
+    executor: HttpExecutor, receiver: RecordingReceiver, size: int
+) -> None:
+    body = bytes(range(256)) * (size // 256) + b"." * (size % 256)
+    for _ in range(2):
+        await deliver(executor, attempt(f"{receiver.url}/hook", body=body))
+    assert [request.body == body for request in receiver.requests] == [True, True]
+    assert receiver.connections == 1
 
 
 async def test_the_customers_headers_never_replace_ours(

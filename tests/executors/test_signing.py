@@ -140,6 +140,17 @@ async def test_an_attempt_that_waits_long_for_its_connection_is_signed_when_it_i
     await executor.close()
 
 
+@given(st.binary(min_size=1, max_size=200), st.binary(max_size=200))
+def test_a_signature_is_hmac_sha_256_whatever_the_length_of_its_key(
+    key: bytes, body: bytes
+) -> None:
+    made = attempt("https://a.example/", body=body, secrets=(key,))
+    signed = sign(made, own_headers(made), 1_800_000_000)["webhook-signature"]
+    content = f"{made.run}.1800000000.".encode() + body
+    expected = hmac.digest(key, content, "sha256")
+    assert signed == "v1," + base64.b64encode(expected).decode()
+
+
 def test_an_occurrence_is_written_in_utc_with_as_many_digits_as_are_exact() -> None:
     noon = datetime(2026, 11, 29, 12, tzinfo=UTC)
     assert occurrence_text(noon) == "2026-11-29T12:00:00.000Z"

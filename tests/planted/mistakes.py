@@ -102,36 +102,41 @@ def next_occurrence_from_the_clock() -> None:
 
 
 def redirect_that_is_followed() -> None:
-    import aiohttp
+    from urllib.parse import urljoin
 
-    request = aiohttp.ClientSession._request
+    from msgspec.structs import replace
 
-    async def follow(self: Any, method: str, url: Any, **how: Any) -> Any:
-        return await request(self, method, url, **{**how, "allow_redirects": True})
+    from noonday.executors.http import HttpExecutor
 
-    _replace(aiohttp.ClientSession, "_request", follow)
+    exchange = HttpExecutor._exchange
+
+    async def follow(self: Any, attempt: Any, *rest: Any) -> Any:
+        outcome = await exchange(self, attempt, *rest)
+        response = rest[2].response
+        if not 300 <= response.status < 400 or "Location" not in response.headers:
+            return outcome
+        url = urljoin(attempt.target.url, response.headers["Location"])
+        further = replace(attempt, target=replace(attempt.target, url=url))
+        return await exchange(self, further, self._place(url), *rest[1:])
+
+    _replace(HttpExecutor, "_exchange", follow)
 
 
 def signature_from_before_the_wait() -> None:
-    from noonday.executors import wire
-
-    class Early(wire.Sending):
-        """Signs when it is made, not when it is sent."""
-
-        __slots__ = ("_signed",)
-
-        def __init__(self, *what: Any) -> None:
-            super().__init__(*what)
-            assert self._headers is not None
-            self._signed = self._headers()
-
-        def begin(self) -> dict[str, str]:
-            super().begin()
-            return self._signed
+    from contextvars import ContextVar
 
     from noonday.executors import http
+    from noonday.executors.sending import now
 
-    _replace(http, "Sending", Early)
+    asked: ContextVar[float] = ContextVar("asked")
+    call = http.HttpExecutor._call
+
+    async def early(self: Any, attempt: Any, *rest: Any) -> Any:
+        asked.set(now(attempt))
+        return await call(self, attempt, *rest)
+
+    _replace(http.HttpExecutor, "_call", early)
+    _replace(http, "now", lambda _: asked.get())
 
 
 def commit_that_failed_and_counts() -> None:

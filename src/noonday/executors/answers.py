@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 import aiohttp
+from aiohttp.http import HttpProcessingError
 from multidict import CIMultiDictProxy
 
 from noonday.domain.model import Outcome, OutcomeKind
@@ -31,7 +32,7 @@ _TEXTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (aiohttp.ClientConnectorSSLError, "no TLS connection to {origin}: {detail}"),
     (aiohttp.ClientConnectorError, "cannot connect to {origin}: {detail}"),
     (aiohttp.ServerDisconnectedError, "{origin} closed the connection without an answer"),
-    (aiohttp.ClientResponseError, "{origin} answered with something that is not HTTP"),
+    (HttpProcessingError, "{origin} answered with something that is not HTTP"),
     (aiohttp.ClientPayloadError, "the answer of {origin} broke off"),
     (TooMuch, "{origin} answered with more than is ever read"),
     (OSError, "the connection to {origin} was lost: {detail}"),

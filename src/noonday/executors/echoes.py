@@ -41,7 +41,7 @@ class Echoes:
 
     Args:
         attempt: Gives the payload, the customer's headers and the target's URL.
-        sent: All headers of the request as it was sent, the signatures too.
+        sent: Our headers of the request as it was sent, the signatures too.
     """
 
     def __init__(self, attempt: Attempt, sent: Mapping[str, str]) -> None:

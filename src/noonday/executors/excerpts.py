@@ -8,11 +8,11 @@ import re
 from contextlib import suppress
 from typing import Final
 
-import aiohttp
 from multidict import CIMultiDictProxy
 
 from noonday.domain.model import Attempt, Excerpt
 from noonday.executors.echoes import Echoes
+from noonday.executors.wire import Response
 
 MAX_BODY_READ: Final = 64 * 1024
 """No more is read of an answer's body; a longer one costs the connection, not the success."""
@@ -71,7 +71,7 @@ class Body:
         self.needless = False
         """Whether how it goes on is of no more interest."""
 
-    async def read(self, response: aiohttp.ClientResponse) -> None:
+    async def read(self, response: Response) -> None:
         """Read to the end, so that the connection can be used again, or to the limit."""
         if (response.content_length or 0) > MAX_BODY_READ:
             self.needless = True
@@ -83,22 +83,25 @@ class Body:
         self.whole = response.content.at_eof()
         self.needless = True
 
-    async def _take(self, response: aiohttp.ClientResponse, limit: int) -> None:
+    async def _take(self, response: Response, limit: int) -> None:
         while self.count < limit and (chunk := await response.content.readany()):
             self.count += len(chunk)
             if len(self.begins) < _LOOKED_AT:
                 self.begins += chunk[: _LOOKED_AT - len(self.begins)]
 
 
-def excerpt(response: aiohttp.ClientResponse, body: Body, attempt: Attempt) -> Excerpt | None:
+def excerpt(
+    response: Response, body: Body, attempt: Attempt, own: dict[str, str]
+) -> Excerpt | None:
     """What is kept of an answer; None when there is nothing beside its status.
 
-    Neither a credential nor the payload of ``attempt`` is in it, though the answer repeat them.
+    Neither a credential nor the payload of ``attempt`` is in it, nor a signature that stands in
+    ``own``, though the answer repeat them.
     """
     headers = _chosen(response.headers)
     if not body.count and _says_nothing(response.status, headers):
         return None
-    echoes = Echoes(attempt, response.request_info.headers)
+    echoes = Echoes(attempt, own)
     text = _shown(headers, body, response.content_length, echoes)
     shown = {name: _clean(_hidden(value, echoes)).strip() for name, value in headers.items()}
     if not text and _says_nothing(response.status, headers):

@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
-from multidict import CIMultiDict
-
 from noonday import __version__
 from noonday.domain.model import Attempt, Outcome, OutcomeKind
 from noonday.domain.target import header_fault, is_reserved, value_fault
 from noonday.executors.answers import clean
 
 _USER_AGENT: Final = f"Noonday/{__version__}"
+_DEFAULTS: Final = "Accept: */*\r\nAccept-Encoding: identity\r\n"
 
 
 class Refused(Exception):
@@ -45,7 +44,13 @@ def own_headers(attempt: Attempt) -> dict[str, str]:
         own["traceparent"] = _checked("traceparent", attempt.traceparent)
     if attempt.body or attempt.target.method not in ("GET", "DELETE"):
         own["Content-Type"] = _checked_type(attempt.content_type)
+        own["Content-Length"] = str(len(attempt.body))
     return own
+
+
+def lines(headers: dict[str, str]) -> str:
+    """The headers as they stand in a request."""
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
 
 def occurrence_text(at: datetime) -> str:
@@ -54,20 +59,22 @@ def occurrence_text(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec=timespec).removesuffix("+00:00") + "Z"
 
 
-def customer_headers(attempt: Attempt) -> CIMultiDict[str]:
-    """What the customer adds. Names that are ours are left out: ours win in any case.
+def customer_headers(attempt: Attempt) -> str:
+    """What the customer adds, as lines. Names that are ours are left out: ours win in any case.
 
     Raises:
         Refused: a header cannot be sent; the text holds its name, never its value.
     """
-    headers: CIMultiDict[str] = CIMultiDict({"Accept-Encoding": "identity"})
+    if not attempt.headers:
+        return _DEFAULTS
+    found = {"accept": ("Accept", "*/*"), "accept-encoding": ("Accept-Encoding", "identity")}
     for name, value in attempt.headers.items():
         if is_reserved(name):
             continue
         if fault := header_fault(name, value):
             raise Refused(OutcomeKind.BAD_PAYLOAD, f"the header {name} {fault}")
-        headers[name] = value
-    return headers
+        found[name.lower()] = name, value
+    return lines(dict(found.values()))
 
 
 def _checked(name: str, value: str) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import socket
 import ssl
 import traceback
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import NamedTuple, cast
 
-import aiohttp
 import structlog
 from msgspec.structs import replace
-from multidict import CIMultiDict
 from yarl import URL
 
 from noonday.domain.model import Attempt, Outcome, OutcomeKind
@@ -23,11 +20,10 @@ from noonday.executors.addresses import GetAddrInfo, Resolver
 from noonday.executors.answers import answered, crashed, failed, timed_out
 from noonday.executors.cancelling import cancel_attempt, cancel_headers
 from noonday.executors.excerpts import Body, excerpt
-from noonday.executors.headers import Refused, customer_headers, own_headers
+from noonday.executors.headers import Refused, customer_headers, lines, own_headers
 from noonday.executors.sending import Sent, now
-from noonday.executors.wire import SENDING, Connector, Sending, new_session
-
-_WRITTEN_AT_ONCE: Final = 1024 * 1024
+from noonday.executors.signing import sign
+from noonday.executors.wire import Connector, Destination, Response, Wire
 
 OwnHeaders = Callable[[Attempt], dict[str, str]]
 
@@ -37,19 +33,23 @@ log = structlog.get_logger()
 class _Place(NamedTuple):
     """A target's URL, ready to call, and the part of it that may be shown."""
 
-    url: URL
+    destination: Destination
+    opening: str
+    """The rest of a request's first line, and its first header."""
     origin: str
 
 
 class _Exchange:
     """One request and its answer, as far as they got."""
 
-    __slots__ = ("answer", "body", "response")
+    __slots__ = ("answer", "body", "own", "response")
 
-    def __init__(self) -> None:
+    def __init__(self, own: dict[str, str]) -> None:
+        self.own = own
+        """Our headers; the signatures too, once it is sent."""
         self.answer: Outcome | None = None
         self.body = Body()
-        self.response: aiohttp.ClientResponse | None = None
+        self.response: Response | None = None
 
     @property
     def stands(self) -> bool:
@@ -91,18 +91,19 @@ class HttpExecutor:
         }
         self._getaddrinfo = getaddrinfo
         self._place = lru_cache(4_096)(self._find)
+        self._destination = lru_cache(4_096)(Destination)
         self._resolver: Resolver
-        self._session: aiohttp.ClientSession
+        self._connector: Connector
 
     async def open(self) -> None:
         """Make ready to call, on the running event loop."""
         allow = self._allow_private
         self._resolver = Resolver(allow_private=allow, getaddrinfo=self._getaddrinfo)
-        self._session = new_session(Connector(self._resolver, allow_private=allow, **self._options))
+        self._connector = Connector(self._resolver, allow_private=allow, **self._options)
 
     async def close(self) -> None:
         """Close all connections, those in use too."""
-        await self._session.close()
+        await self._connector.close()
         await self._resolver.close()
 
     async def execute(self, attempt: Attempt, sent: Sent) -> Outcome:
@@ -126,13 +127,12 @@ class HttpExecutor:
         if not attempt.secrets:
             raise Refused(OutcomeKind.BAD_PAYLOAD, "there is no secret to sign with")
         place = self._place(attempt.target.url)
-        headers = customer_headers(attempt)
-        SENDING.set(Sending(attempt, own, sent))
-        exchange = _Exchange()
+        given = customer_headers(attempt)
+        exchange = _Exchange(own)
         outcome: Outcome | None
         try:
             async with asyncio.timeout(attempt.target.timeout_sec) as deadline:
-                outcome = await self._exchange(attempt, place, headers, exchange)
+                outcome = await self._exchange(attempt, place, given, exchange, sent)
         except Exception as error:
             answer = exchange.answer
             if exchange.stands:
@@ -146,24 +146,31 @@ class HttpExecutor:
         return _with_excerpt(outcome, exchange, attempt)
 
     async def _exchange(
-        self, attempt: Attempt, place: _Place, headers: CIMultiDict[str], exchange: _Exchange
+        self, attempt: Attempt, place: _Place, given: str, exchange: _Exchange, sent: Sent
     ) -> Outcome:
-        response = await self._session.request(
-            attempt.target.method,
-            place.url,
-            data=_data(attempt.body),
-            headers=headers,
-            allow_redirects=False,
-        )
-        exchange.response = response
+        connection = await self._connector.reach(place.destination)
+        rest: asyncio.Task[None] | None = None
         try:
+            wire = cast("Wire", connection.protocol)
+            wire.expect_answer()
+            # Signed as of now: to get a connection can take long.
+            exchange.own |= sign(attempt, exchange.own, int(now(attempt)))
+            head = f"{attempt.target.method} {place.opening}{given}{lines(exchange.own)}\r\n"
+            data = head.encode("ascii")
+            sent.maybe = True
+            rest = wire.send(data, attempt.body)
+            exchange.response = response = await wire.answer()
             exchange.answer = answer = answered(
                 response.status, response.headers, lambda: now(attempt)
             )
             await exchange.body.read(response)
+            if rest is None or rest.done():
+                connection.release()
+            return answer
         finally:
-            response.close()
-        return answer
+            if rest is not None:
+                rest.cancel()
+            connection.close()
 
     def _find(self, url: str) -> _Place:
         try:
@@ -173,14 +180,9 @@ class HttpExecutor:
         reason = forbidden(endpoint, allow_private=self._allow_private, ports=self._ports)
         if reason is not None:
             raise Refused(OutcomeKind.BLOCKED, f"blocked: {reason}")
-        return _Place(URL(endpoint.origin + endpoint.resource, encoded=True), endpoint.origin)
-
-
-def _data(body: bytes) -> bytes | io.BytesIO | None:
-    """Big bodies go out piece by piece, so that other attempts get their turn."""
-    if len(body) > _WRITTEN_AT_ONCE:
-        return io.BytesIO(body)
-    return body or None
+        destination = self._destination(URL(endpoint.origin, encoded=True))
+        opening = f"{endpoint.resource} HTTP/1.1\r\nHost: {endpoint.authority}\r\n"
+        return _Place(destination, opening, endpoint.origin)
 
 
 def _with_excerpt(outcome: Outcome, exchange: _Exchange, attempt: Attempt) -> Outcome:
@@ -188,7 +190,7 @@ def _with_excerpt(outcome: Outcome, exchange: _Exchange, attempt: Attempt) -> Ou
     if exchange.response is None:
         return outcome
     try:
-        kept = excerpt(exchange.response, exchange.body, attempt)
+        kept = excerpt(exchange.response, exchange.body, attempt, exchange.own)
     except Exception as error:
         _report(attempt, error)
         return outcome

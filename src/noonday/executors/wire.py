@@ -1,66 +1,52 @@
-"""The HTTP client underneath, made to sign late, to say when it sends, and to read little."""
+"""The HTTP client underneath: connections and parser of aiohttp, requests that are ours.
+
+A session of aiohttp takes longer than all the rest, for what is not wanted here: cookies,
+redirects, proxies, decompression, sending again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextvars import ContextVar
+import asyncio
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
+from aiohttp.http import StreamWriter
+from multidict import CIMultiDictProxy
+from yarl import URL
 
-from noonday.domain.model import Attempt
 from noonday.executors.addresses import Resolver, guarded_socket
-from noonday.executors.sending import Sent, now
-from noonday.executors.signing import sign
 
 MAX_HEADER: Final = 256 * 1024
 MAX_RECEIVED: Final = 1024 * 1024
 KEEPALIVE_SEC: Final = 4.0
 """Below the 5 s after which many servers close: a request must not meet a closing connection."""
 
-
-class Sending:
-    """One attempt on its way, as its request needs to know it."""
-
-    __slots__ = ("_headers", "_sent")
-
-    def __init__(self, attempt: Attempt, own: dict[str, str], sent: Sent) -> None:
-        self._headers: Callable[[], dict[str, str]] | None = partial(_signed, attempt, own)
-        self._sent = sent
-
-    def begin(self) -> dict[str, str]:
-        """Call once, just before the first byte may leave: gives our headers, signed as of now."""
-        # Connections outlive attempts and keep the context they were made in: hold on to nothing.
-        headers, self._headers = self._headers, None
-        if headers is None:
-            raise RuntimeError("an attempt is sent once")
-        self._sent.maybe = True
-        return headers()
-
-
-def _signed(attempt: Attempt, own: dict[str, str]) -> dict[str, str]:
-    return own | sign(attempt, own, int(now(attempt)))
-
-
-SENDING: Final[ContextVar[Sending]] = ContextVar("sending")
-
-
-class Request(aiohttp.ClientRequest):
-    """Marks the attempt as sent and signs it once it has a connection, which can take long."""
-
-    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        """Write the request to ``conn``."""
-        if isinstance(conn.protocol, Wire):
-            conn.protocol.expect_answer()
-        self.headers.update(SENDING.get().begin())
-        return await super().send(conn)
+_READ_AHEAD: Final = 16 * 1024
+_PIECE: Final = 64 * 1024
+_NO_LIMITS: Final = aiohttp.ClientTimeout()
+"""An attempt has one deadline, and it is kept elsewhere."""
 
 
 class TooMuch(aiohttp.ClientError):
     """More came than any answer has whose body is read to its limit."""
+
+
+class Response(NamedTuple):
+    """An answer, as soon as its head has come."""
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    content: aiohttp.StreamReader
+
+    @property
+    def content_length(self) -> int | None:
+        """The length of its body by its own word."""
+        length = self.headers.get("Content-Length")
+        return None if length is None else int(length)
 
 
 class Wire(ResponseHandler):
@@ -71,11 +57,39 @@ class Wire(ResponseHandler):
 
     def expect_answer(self) -> None:
         """Call when a request is about to be sent."""
-        if self.should_close:
-            # Said something unasked since its last answer, which would pass for this one's.
+        if self.transport is None or self.should_close:
+            # Gone, or said something unasked since its last answer, which would pass for this one.
             raise aiohttp.ServerDisconnectedError
         self._room = MAX_RECEIVED
         self._at_head = True
+        self.set_response_params(
+            read_until_eof=True,
+            auto_decompress=False,
+            read_bufsize=_READ_AHEAD,
+            max_line_size=MAX_HEADER,
+            max_field_size=MAX_HEADER,
+        )
+
+    def send(self, head: bytes, body: bytes) -> asyncio.Task[None] | None:
+        """Send a request; a long one piece by piece, by the task that is given back, so that others
+        get their turn."""
+        cast("asyncio.Transport", self.transport).write(head + body[:_PIECE])
+        return asyncio.create_task(self._send_rest(body)) if len(body) > _PIECE else None
+
+    async def _send_rest(self, body: bytes) -> None:
+        writer, rest = StreamWriter(self, self._loop), memoryview(body)
+        try:
+            for begin in range(_PIECE, len(body), _PIECE):
+                await writer.write(rest[begin : begin + _PIECE])
+        except Exception as error:
+            self.set_exception(error)
+
+    async def answer(self) -> Response:
+        """The answer to what was sent; not those that only say that it goes on."""
+        while True:
+            message, content = await self.read()
+            if not 100 <= message.code < 200 or message.code == 101:
+                return Response(message.code, message.headers, content)
 
     def data_received(self, data: bytes) -> None:
         """Take ``data``, if there is still room for it."""
@@ -98,6 +112,19 @@ class Wire(ResponseHandler):
             self._payload.set_exception(aiohttp.ClientPayloadError())
 
 
+class Destination(aiohttp.ClientRequest):
+    """Where connections lead, in the form in which the connector wants to be told."""
+
+    def __init__(self, origin: URL) -> None:
+        super().__init__("GET", origin, loop=asyncio.get_running_loop())
+        self._key = super().connection_key
+
+    @property
+    def connection_key(self) -> ConnectionKey:
+        """What connections have in common that can be used for one another."""
+        return self._key
+
+
 class Connector(aiohttp.TCPConnector):
     """Connects to addresses that the guard lets pass, whether they come from a name or not."""
 
@@ -111,20 +138,6 @@ class Connector(aiohttp.TCPConnector):
         )
         self._factory = cast("partial[ResponseHandler]", partial(Wire, loop=self._loop))
 
-
-def new_session(connector: Connector) -> aiohttp.ClientSession:
-    """A session without memory or surprises: no cookies, proxies, decompression or resending."""
-    session = aiohttp.ClientSession(
-        connector=connector,
-        request_class=Request,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(),
-        trust_env=False,
-        auto_decompress=False,
-        read_bufsize=16 * 1024,
-        max_line_size=MAX_HEADER,
-        max_field_size=MAX_HEADER,
-    )
-    # It would send a PUT, GET or DELETE again by itself when the connection drops, behind our back.
-    session._retry_connection = False
-    return session
+    async def reach(self, destination: Destination) -> Connection:
+        """A connection that leads there, used before or new. Whoever gets it lets it go again."""
+        return await self.connect(destination, [], _NO_LIMITS)

@@ -46,11 +46,14 @@ def batch(token: str, one: dict[str, object], count: int) -> bytes:
 
 
 async def fill(running: Service, one: dict[str, object], count: int, token: str = "") -> None:
-    """``count`` jobs, a multiple of 1,000, posted by 1,000."""
+    """``count`` jobs, posted by 1,000."""
     caller = running.caller(token)
+    whole, rest = divmod(count, 1_000)
     raw = batch(caller.token, one, 1_000)
-    for _ in range(count // 1_000):
+    for _ in range(whole):
         await caller.ask(raw)
+    if rest:
+        await caller.ask(batch(caller.token, one, rest))
     caller.close()
 
 

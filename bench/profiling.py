@@ -1,8 +1,8 @@
 """What a measured section spends its time and bytes on: flame graphs, statements, WAL records.
 
 ``py``: an SVG for each process of ours, by py-spy. ``sql``: the dearest statements, as
-``pg_stat_statements`` counts them. ``wal``: bytes by type of record, by ``pg_waldump``. All of it
-costs something: figures of a profiled run are not to be quoted.
+``pg_stat_statements`` counts them. ``wal``: bytes by type of record and by relation, of what
+``pg_waldump`` reads. All of it costs something: figures of a profiled run are not to be quoted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench.options import Options
@@ -31,6 +32,13 @@ FROM pg_stat_statements
 WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 HERE = "SELECT pg_current_wal_insert_lsn()::text"
+FILES = """
+SELECT pg_relation_filenode(oid)::text AS file, relname::text AS name FROM pg_class
+WHERE pg_relation_filenode(oid) IS NOT NULL
+"""
+RECORD = re.compile(r"rmgr: (\w+) +len \(rec/tot\): +\d+/ *(\d+),.* desc: (\w+)")
+FILE = re.compile(r"blkref #0: rel \d+/\d+/(\d+)")
+PARTITION = re.compile(r"_[dfmyc]\d+(?=_|$)")
 
 
 class Profile:
@@ -73,7 +81,8 @@ class Profile:
             self._path("statements.txt").write_text(self._report(rows))
         if "wal" in self._wanted:
             until = await connection.value(HERE)
-            self._path("wal.txt").write_text(self._records(until))
+            files = {row["file"]: row["name"] for row in await connection.rows(FILES)}
+            self._path("wal.txt").write_text(self._records(until, files))
         if self._wanted:
             say(f"profiles: {self._stem}-*")
 
@@ -97,14 +106,36 @@ class Profile:
             ]
         return "\n".join(lines) + "\n"
 
-    def _records(self, until: str) -> str:
-        program = find_binaries().program("pg_waldump")
-        done = subprocess.run(
-            [program, "--stats=record", f"--path={self._data / 'pg_wal'}", f"--start={self._wal}",
-             f"--end={until}"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        return done.stdout + done.stderr
+    def _records(self, until: str, relations: Mapping[str, str]) -> str:
+        command = [
+            *(find_binaries().program("pg_waldump"), f"--path={self._data / 'pg_wal'}"),
+            *(f"--start={self._wal}", f"--end={until}"),
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dump:
+            assert dump.stdout is not None
+            return wal_report(dump.stdout, relations)
+
+
+def wal_report(lines: Iterable[str], relations: Mapping[str, str]) -> str:
+    """Bytes and records of what ``pg_waldump`` writes, by type of record and by relation, which
+    ``relations`` names by file number; the partitions of a table go together."""
+    size: Counter[tuple[str, str]] = Counter()
+    count: Counter[tuple[str, str]] = Counter()
+    for line in lines:
+        found = RECORD.match(line)
+        if found:
+            file = FILE.search(line)
+            relation = relations.get(file[1], file[1]) if file else ""
+            key = f"{found[1]} {found[3]}", PARTITION.sub("", relation)
+            size[key] += int(found[2])
+            count[key] += 1
+    total = max(size.total(), 1)
+    told = [
+        f"{each:>14,} {count[key]:>12,} {each / total:>7.1%}  {key[0]:<32} {key[1]}"
+        for key, each in size.most_common()
+    ]
+    head = f"{'bytes':>14} {'records':>12} {'of all':>7}  {'record':<32} relation"
+    return "\n".join([head, *told, f"{size.total():>14,} {count.total():>12,}"]) + "\n"
 
 
 def _spy(pid: int, path: Path) -> subprocess.Popen[bytes]:

@@ -60,13 +60,13 @@ async def drain(options: Options) -> Rows:
         for workers in (1, 2):
             running.start("worker", module="bench.role")
             await running.up(store, worker=workers)
-            await backlog(running, store, filling.job(NOOP, filling.NOW), 5_000, "warm")
+            await backlog(running, store, filling.job(NOOP, filling.NOW), 2_000, "warm")
             name = f"{workers} worker{'s' * (workers > 1)}"
             one = filling.job(NOOP, filling.NOW)
             found[name] = await backlog(running, store, one, count, f"drain {name}")
             say(f"{name}: {found[name]['per_sec']:,.0f}/s")
             if workers == 1:
-                found |= await _lives(running, store, count)
+                found |= await _lives(running, store, count // 2)
         await store.close()
         running.stop()
         others = await peers.each(options, lambda peer: peer.drain(running, count))

@@ -23,7 +23,7 @@ async def post(options: Options) -> Rows:
     """POST /v1/jobs over HTTP with a body of 400 bytes: all that 64 connections can ask for, and
     then four fifths of that at random instants."""
     found: Rows = {}
-    seconds = options.pick(20.0, 3.0)
+    seconds = options.pick(20.0, 2.0)
     for name, schedule in (("due later", filling.LATER), ("due now", filling.NOW)):
         async with harness.service(options, "api") as running:
             store = await running.store()
@@ -57,7 +57,7 @@ async def bulk(options: Options) -> Rows:
         raw = filling.batch(running.token, filling.job(NOOP, filling.LATER), 1_000)
         await load.closed(running.address, 2, 0.5, lambda: raw)
         async with running.measuring(store, "bulk") as section:
-            calls = await load.closed(running.address, 2, options.pick(20.0, 4.0), lambda: raw)
+            calls = await load.closed(running.address, 2, options.pick(20.0, 2.0), lambda: raw)
         row = section.figures(calls.count * 1_000) | spread(calls.took)
         await store.close()
         running.stop()

@@ -50,7 +50,7 @@ async def tick_scale(options: Options) -> Rows:
 
 def _sizes(options: Options) -> list[int]:
     if options.quick:
-        return [10_000, 100_000]
+        return [100_000]
     return [each for each in (10_000, 1_000_000, 10_000_000) if each < options.timers] + [
         options.timers
     ]
@@ -74,7 +74,7 @@ async def _beside(running: Service, store: Store, timers: int, found: Rows) -> F
     running.start("worker", module="bench.role")
     await running.up(store, worker=1)
     one = filling.job(NOOP, filling.NOW)
-    await backlog(running, store, one, 5_000, "warm")
+    await backlog(running, store, one, 2_000, "warm")
     drained = await backlog(
         running, store, one, options.pick(100_000, 10_000), f"drain beside {timers}"
     )

@@ -1,4 +1,4 @@
-"""The open load charges a server for the whole of a pause, and what was found is judged as said."""
+"""The open load charges a server for all of a pause; figures, goals, profiles are what they say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from bench import goals, load, options, table, wire
+from bench import goals, load, options, profiling, table, wire
 from bench.figures import Usage, per_job, spread
 
 
@@ -96,6 +96,19 @@ def test_a_peer_that_is_not_here_is_no_failure() -> None:
     assert isinstance(ours, dict)
     assert ours["goals"]["per_sec ≥ 11,000"] is True
     assert ours["goals"]["times_best_peer ≥ 1.6"] is None
+
+
+def test_write_ahead_log_is_told_by_record_and_relation() -> None:
+    head = "rmgr: Heap        len (rec/tot):     54/   {}, tx:  733, lsn: 0/1, prev 0/0, desc: {} "
+    lines = [
+        head.format(154, "INSERT off: 5, flags: 0x00,") + "blkref #0: rel 1663/5/401 blk 0",
+        head.format(146, "INSERT off: 6, flags: 0x00,") + "blkref #0: rel 1663/5/402 blk 0 FPW",
+        "rmgr: Transaction len (rec/tot):  34/    34, tx: 7, lsn: 0/2, prev 0/1, desc: COMMIT 2026",
+    ]
+    names = {"401": "executions_d20261130", "402": "executions_d20261201"}
+    told = profiling.wal_report(lines, names).splitlines()
+    assert told[1].split() == ["300", "2", "89.8%", "Heap", "INSERT", "executions"]
+    assert told[2].split() == ["34", "1", "10.2%", "Transaction", "COMMIT"]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ SELECT queryid, query, calls, rows, total_exec_time AS ms, wal_bytes::bigint AS 
 FROM pg_stat_statements
 WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
-HERE = "SELECT pg_current_wal_insert_lsn()::text"
+HERE = "SELECT pg_current_wal_flush_lsn()::text"
 FILES = """
 SELECT pg_relation_filenode(oid)::text AS file, relname::text AS name FROM pg_class
 WHERE pg_relation_filenode(oid) IS NOT NULL
@@ -42,12 +42,12 @@ PARTITION = re.compile(r"_[dfmyc]\d+(?=_|$)")
 
 
 class Profile:
-    """The profiles of one section."""
+    """The profiles of one section; none for one without a name."""
 
     def __init__(
         self, options: Options, name: str, data: Path, processes: Sequence[Process]
     ) -> None:
-        self._wanted = options.profile
+        self._wanted = options.profile if name else frozenset()
         self._stem = options.out / re.sub(r"[^\w]+", "-", name)
         self._data = data
         self._processes = processes

@@ -28,9 +28,12 @@ def post(token: str, path: str, body: object) -> bytes:
     return request("POST", path, json.dumps(body).encode(), headers)
 
 
-def _content_length(head: bytes) -> int:
-    at = head.lower().find(b"content-length:")
-    return int(head[at + 15 : head.find(b"\r", at)]) if at >= 0 else 0
+def _content_length(buffer: bytes, end: int) -> int:
+    """What the head, which reaches to ``end``, says of the body."""
+    at = buffer.find(b"content-length:", 0, end)
+    if at < 0:
+        at = buffer[:end].lower().find(b"content-length:")
+    return int(buffer[at + 15 : buffer.find(b"\r", at)]) if at >= 0 else 0
 
 
 class Connection(asyncio.Protocol):
@@ -50,7 +53,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer + data if self._buffer else data
         end = buffer.find(HEAD_END)
-        whole = end + 4 + _content_length(buffer[:end] + b"\r") if end >= 0 else 0
+        whole = end + 4 + _content_length(buffer, end) if end >= 0 else 0
         if end < 0 or len(buffer) < whole:
             self._buffer = buffer
             return
@@ -143,7 +146,7 @@ class SinkConnection(asyncio.Protocol):
         self._buffer += data
         while (end := self._buffer.find(HEAD_END)) >= 0:
             head = self._buffer[:end]
-            whole = end + 4 + _content_length(head + b"\r")
+            whole = end + 4 + _content_length(self._buffer, end)
             if len(self._buffer) < whole:
                 return
             self._buffer = self._buffer[whole:]

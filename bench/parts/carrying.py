@@ -60,7 +60,7 @@ async def drain(options: Options) -> Rows:
         for workers in (1, 2):
             running.start("worker", module="bench.role")
             await running.up(store, worker=workers)
-            await backlog(running, store, filling.job(NOOP, filling.NOW), 2_000, "warm")
+            await backlog(running, store, filling.job(NOOP, filling.NOW), 2_000, "")
             name = f"{workers} worker{'s' * (workers > 1)}"
             one = filling.job(NOOP, filling.NOW)
             found[name] = await backlog(running, store, one, count, f"drain {name}")
@@ -105,7 +105,7 @@ async def delivery(options: Options) -> Figures:
             running.start("worker")
             await running.up(store, worker=2)
             one, count = filling.job(sink.url, filling.NOW), options.pick(100_000, 8_000)
-            await backlog(running, store, one, 2_000, "warm")
+            await backlog(running, store, one, 2_000, "")
             _known[options.quick] = await backlog(running, store, one, count, "webhook")
             await store.close()
         seen = sink.stop()
@@ -187,4 +187,4 @@ async def until_past(store: Store) -> None:
                 " OR EXISTS (SELECT FROM timers WHERE due_at <= now())"
             ):
                 return
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)

@@ -74,7 +74,7 @@ async def _beside(running: Service, store: Store, timers: int, found: Rows) -> F
     running.start("worker", module="bench.role")
     await running.up(store, worker=1)
     one = filling.job(NOOP, filling.NOW)
-    await backlog(running, store, one, 2_000, "warm")
+    await backlog(running, store, one, 2_000, "")
     drained = await backlog(
         running, store, one, options.pick(100_000, 10_000), f"drain beside {timers}"
     )

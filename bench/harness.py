@@ -89,8 +89,11 @@ class Service:
 
     def stop(self, role: str = "") -> None:
         """Stop the processes of a role, or all."""
-        for child in [each for each in self.children if role in ("", each.role)]:
-            child.stop()
+        stopping = [each for each in self.children if role in ("", each.role)]
+        for child in stopping:
+            child.tell_to_stop()
+        for child in stopping:
+            child.wait()
             self.children.remove(child)
 
     def close(self) -> None:

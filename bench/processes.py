@@ -58,12 +58,14 @@ class Process:
         return listening.address_of(self._admin)
 
     def kill(self) -> None:
-        """End it at once; it still has to be stopped."""
+        """End it at once; it still has to be waited for."""
         self._process.kill()
 
-    def stop(self) -> None:
-        """Tell it to end, and wait; kill it if it does not."""
+    def tell_to_stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> None:
+        """Wait for its end, and kill it if that takes too long."""
         try:
             self._process.wait(GRACE_SEC)
         except subprocess.TimeoutExpired:

@@ -157,7 +157,7 @@ async def _at_rate(options: Options, per_sec: float, seconds: float) -> Figures:
     async with harness.service(options, "api", "scheduler", "worker", "worker") as running:
         store = await running.store()
         # Far enough ahead that all timers are there before the first is due.
-        base = time.time() + 3 + count / 15_000
+        base = time.time() + 4 + count / 8_000
         due = f"to_timestamp({base}) + n * interval '1 second' / {per_sec}"
         await filling.clone(running, store, filling.job(sink.url, filling.NOW), count, due)
         if time.time() > base:

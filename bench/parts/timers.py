@@ -138,7 +138,7 @@ async def herd(options: Options) -> Rows:
         for _ in range(2):
             running.start("worker", module="bench.role")
         await running.up(store, worker=2)
-        at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=7 + count // 10_000)
+        at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=8 + count // 8_000)
         each_hour = f"{at.second} {at.minute} * * * *"
         cron: filling.Schedule = {"type": "cron", "cron": each_hour, "timezone": "UTC"}
         one = filling.job(NOOP, cron, payload=None)

@@ -34,10 +34,11 @@ export function hook(given) {
   });
 }
 
-// Resolves when told to go; from then on it says how far it is.
+// Resolves when told to go; from then on it says how far it is, and ends when nobody is there to hear.
 export async function told() {
   console.log("ready");
   const lines = readline.createInterface({ input: process.stdin });
+  lines.on("close", () => process.exit(0));
   await new Promise((go) => lines.once("line", go));
   setInterval(() => console.log(JSON.stringify({ count, first })), 20);
 }

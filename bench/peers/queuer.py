@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from threading import Thread
 
 import aiohttp
 import asyncpg
@@ -76,8 +77,15 @@ async def work() -> None:
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         telling = asyncio.create_task(tell())
+        Thread(target=end_with_input, daemon=True).start()
         await queuer.run(batch_size=BATCH, dequeue_timeout=timedelta(seconds=30))
         await telling
+
+
+def end_with_input() -> None:
+    """Nobody is there to hear any more."""
+    sys.stdin.read()
+    os._exit(0)
 
 
 def main() -> None:

@@ -53,7 +53,7 @@ async def between(store: Store, began: datetime) -> tuple[float, int]:
 async def drain(options: Options) -> Rows:
     """No-op runs that are due already, by one worker process and by two; peers on the same
     Postgres; and the whole life of a job, from its POST on."""
-    count = options.pick(200_000, 20_000)
+    count = options.pick(200_000, 16_000)
     found: Rows = {}
     async with harness.service(options, "api", pools=DRAIN_SLOTS) as running:
         store = await running.store()
@@ -104,7 +104,7 @@ async def delivery(options: Options) -> Figures:
             running.start("worker")
             running.start("worker")
             await running.up(store, worker=2)
-            one, count = filling.job(sink.url, filling.NOW), options.pick(100_000, 8_000)
+            one, count = filling.job(sink.url, filling.NOW), options.pick(100_000, 6_000)
             await backlog(running, store, one, 2_000, "")
             _known[options.quick] = await backlog(running, store, one, count, "webhook")
             await store.close()
@@ -118,7 +118,7 @@ async def webhook(options: Options) -> Rows:
     """Signed POSTs of 360 bytes to the local sink, two worker processes; peers' beside it."""
     row = await delivery(options)
     say(f"{row['per_sec']:,.0f}/s")
-    sink, count = Sink(), options.pick(50_000, 5_000)
+    sink, count = Sink(), options.pick(50_000, 4_000)
     async with harness.service(options) as running:
         others = await peers.each(options, lambda peer: peer.webhook(running, count, sink.url))
     sink.stop()

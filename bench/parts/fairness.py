@@ -40,7 +40,7 @@ async def _payments(caller: wire.Caller, url: str, until: Callable[[float], bool
 async def flood(options: Options) -> Rows:
     """One tenant's payments, from due to receiver, and from due to their lease: quiet, and while
     another floods the lane."""
-    messages, quiet_sec = options.pick(100_000, 5_000), options.pick(15.0, 4.0)
+    messages, quiet_sec = options.pick(100_000, 3_000), options.pick(15.0, 3.0)
     found: Rows = {}
     async with harness.service(options, "api", "scheduler", "worker") as running:
         store = await running.store()
@@ -106,7 +106,7 @@ GROUP BY 1 ORDER BY 1
 
 async def shares(options: Options) -> Rows:
     """Two tenants of weights 1 and 3 that both flood a lane: what each gets in 10 seconds."""
-    count, seconds, found = options.pick(60_000, 10_000), options.pick(10.0, 3.0), Rows()
+    count, seconds, found = options.pick(60_000, 8_000), options.pick(10.0, 2.0), Rows()
     async with harness.service(options, "api") as running:
         store, sink = await running.store(), Sink()
         one = filling.job(sink.url, filling.NOW)

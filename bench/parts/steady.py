@@ -199,7 +199,7 @@ async def overload(options: Options) -> Rows:
 
 
 async def _offered(options: Options, name: str, per_sec: float) -> Figures:
-    seconds = options.pick(60.0, 6.0) if name == "as much" else options.pick(300.0, 10.0)
+    seconds = options.pick(60.0, 5.0) if name == "as much" else options.pick(300.0, 10.0)
     say(f"{name}: {per_sec:,.0f}/s for {seconds:.0f} s")
     sink = Sink()
     async with harness.service(options, "api", "scheduler", "worker", "worker") as running:

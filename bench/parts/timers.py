@@ -76,7 +76,7 @@ async def _beside(running: Service, store: Store, timers: int, found: Rows) -> F
     one = filling.job(NOOP, filling.NOW)
     await backlog(running, store, one, 2_000, "")
     drained = await backlog(
-        running, store, one, options.pick(100_000, 10_000), f"drain beside {timers}"
+        running, store, one, options.pick(100_000, 8_000), f"drain beside {timers}"
     )
     running.stop("worker")
     found[f"drain: {name}"] = drained

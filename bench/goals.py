@@ -85,7 +85,7 @@ GOALS: Final[dict[str, dict[str, tuple[Goal, ...]]]] = {
     "held_snapshot": {
         "held": (least("of_offered", 0.98), most("claim_p99_of_clean", 1.5)),
         "pg_dump": (least("of_offered", 0.98), most("claim_p99_of_clean", 1.5)),
-        "released": (most("recovery_sec", 120),),
+        "released": (least("recovered", 1), most("recovery_sec", 120)),
     },
     "herd": {
         "crons": (most("first_ms", 100), most("all_sec", 60)),

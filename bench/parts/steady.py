@@ -72,7 +72,7 @@ async def held_snapshot(options: Options) -> Rows:
     for phase in phases[1:]:
         rows[phase.name]["claim_p99_of_clean"] = rows[phase.name]["claim_p99_ms"] / clean
         rows[phase.name]["dead_rows"] = dead[phase.name]
-    rows["released"]["recovery_sec"] = _recovery(phases[-1], seen, claims, clean)
+    rows["released"] |= _recovery(phases[-1], seen, claims, clean)
     return {"all": section.figures(count, seen.late)} | rows
 
 
@@ -168,16 +168,16 @@ def _over_time(phase: Phase, claims: Sequence[tuple[float, float]]) -> Figures:
 
 def _recovery(
     phase: Phase, seen: Seen, claims: Sequence[tuple[float, float]], clean_ms: float
-) -> float:
-    """Seconds after which, for a whole second and more, claims are again within half as much again
-    of what they took, and deliveries keep pace; the length of the phase if that never is."""
+) -> Figures:
+    """Seconds after which, for two seconds, claims are again within half as much again of what they
+    took, and deliveries keep pace; only that it did not recover, if that never is."""
     for second in range(int(phase.ended - phase.began)):
         first = phase.began + second
         mine = sorted(took for at, took in claims if first <= at < first + 2)
         came = bisect_left(seen.came, first + 2) - bisect_left(seen.came, first)
         if mine and percentile(mine, 0.99) * 1e3 <= 1.5 * clean_ms and came >= 2 * 0.98 * PER_SEC:
-            return float(second)
-    return phase.ended - phase.began
+            return {"recovered": 1.0, "recovery_sec": float(second)}
+    return {"recovered": 0.0}
 
 
 LOST = "SELECT count(*) FROM executions WHERE status = 'LEASE_EXPIRED'"

@@ -110,8 +110,12 @@ format: $(DEV)/.ready ## Put the code into its usual form
 	$(DEV)/bin/ruff check --fix .
 
 .PHONY: bench
-bench: $(DEV)/.ready ## Measure, and print a table; ARGS="--quick --only post"
-	@$(DEV)/bin/python -m bench $(ARGS)
+bench: $(DEV)/.ready ## Measure, and print a table; QUICK=1 ONLY=drain,post JSON=file PROFILE=py,sql,wal OUT=folder
+	@$(DEV)/bin/python -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(foreach \
+	  option,only json seed minutes scale profile out,$(call bench_option,$(option))) $(ARGS)
+# $(call bench_option,json): --json with what JSON says, if it says anything.
+bench_option = $(if $($(call upper,$(1))),--$(1) '$($(call upper,$(1)))')
+upper = $(shell tr a-z A-Z <<<'$(1)')
 
 COMPILE = $(DEV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11
 .PHONY: lock
@@ -120,6 +124,7 @@ lock: $(DEV)/.ready ## Pin the newest allowed versions in requirements/; KEEP=1 
 	$(COMPILE) $(UPGRADE) --group lock -o requirements/lock.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra embedded --group build -o requirements/run.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra embedded --group dev -c requirements/run.txt -o requirements/dev.txt
+	$(COMPILE) $(UPGRADE) --group peers -o requirements/peers.txt
 UPGRADE = $(if $(filter-out 0,$(KEEP)),,--upgrade)
 
 .PHONY: clean

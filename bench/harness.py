@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
+import atexit
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from bench import wire
+from bench.figures import Figures, Usage, per_job, spread
+from bench.options import Options
+from bench.processes import Process, cpu_sec, memory_mb, tree_sec
+from bench.profiling import Profile
+from bench.sink import OPEN
 from noonday import listening
 from noonday.embedded import EmbeddedPostgres
 from noonday.server import prepare
 from noonday.settings import Settings
 from noonday.store import Store
-from noonday.supervisor import Child
 
 DATABASE: dict[str, str] = {}
 """Version and settings of the Postgres that was measured last."""
@@ -29,72 +34,161 @@ SHOWN = (
     *("server_version", "fsync", "synchronous_commit", "full_page_writes", "wal_compression"),
     *("shared_buffers", "max_wal_size", "checkpoint_timeout", "plan_cache_mode"),
 )
-TICKS = os.sysconf("SC_CLK_TCK")
+WAL = """
+SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn AS wal, sum(xact_commit)::bigint AS commits
+FROM pg_stat_database
+"""
+POOLS = ("critical,default,batch,*=256", "long=32")
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What was consumed up to a moment, to be subtracted from a later one."""
+@dataclass
+class Section:
+    """A stretch of time that is measured; complete once its block has ended."""
 
-    postgres_sec: float
-    noonday_sec: float
-    wal_bytes: int
-    commits: int
+    seconds: float = 0.0
+    before: Usage = field(default_factory=Usage)
+    after: Usage = field(default_factory=Usage)
+    memory: Figures = field(default_factory=dict)
+
+    def figures(
+        self, count: int, took: Sequence[float] = (), seconds: float | None = None
+    ) -> Figures:
+        """Per job; ``took`` are seconds of each, ``seconds`` what the rate goes by if it is not
+        the length of the section."""
+        used = self.seconds if seconds is None else seconds
+        return per_job(count, used, self.before, self.after) | spread(took) | self.memory
 
 
 class Service:
     """A fresh database and the processes of some roles. Everything is removed at the end."""
 
-    def __init__(self, postgres: EmbeddedPostgres, settings: Settings, token: str) -> None:
+    def __init__(
+        self, postgres: EmbeddedPostgres, settings: Settings, token: str, options: Options
+    ) -> None:
         self.postgres = postgres
         self.settings = settings
         self.token = token
-        self.children: list[Child] = []
+        self.options = options
+        self.children: list[Process] = []
         self.address = ""
         self._stack = ExitStack()
-        self._gone_sec = 0.0
 
-    def start(self, role: str) -> Child:
-        """Start one more process of ``role``."""
+    def start(
+        self, role: str, *, module: str = "noonday.supervisor", claims: Path | None = None
+    ) -> Process:
+        """Start one more process of ``role``. ``module`` may be ``bench.role``, and ``claims`` a
+        file for what that notes."""
         api = None
         if role == "api":
             api = self._stack.enter_context(listening.bind("127.0.0.1", 0))
             self.address = listening.address_of(api)
-        admin = self._stack.enter_context(listening.bind("127.0.0.1", 0))
-        child = Child(role, self.settings, admin, api)
-        child.start()
+        told = {"BENCH_CLAIMS": str(claims)} if claims else None
+        child = Process(role, self.settings, api=api, module=module, environment=told)
         self.children.append(child)
         return child
 
-    def stop(self) -> None:
-        for child in self.children:
+    def stop(self, role: str = "") -> None:
+        """Stop the processes of a role, or all."""
+        stopping = [each for each in self.children if role in ("", each.role)]
+        for child in stopping:
             child.tell_to_stop()
-        for child in self.children:
-            child.wait(time.monotonic() + 60)
-        self.children.clear()
+        for child in stopping:
+            child.wait()
+            self.children.remove(child)
+
+    def close(self) -> None:
+        self.stop()
         self._stack.close()
 
     async def store(self, size: int = 2) -> Store:
         return await Store.open(str(self.settings.database_url), size=size)
 
+    def caller(self, token: str = "") -> wire.Caller:
+        return wire.Caller(self.address, token or self.token)
+
+    async def up(self, store: Store, **roles: int) -> None:
+        """Wait until so many processes of each role have reported, and the API answers."""
+        wanted = {role: count for role, count in roles.items() if count}
+        async with asyncio.timeout(60):
+            while True:
+                async with store.transaction() as tx:
+                    found = await tx.rows("SELECT role, count(*) FROM workers GROUP BY role")
+                if wanted.items() <= {row["role"]: row["count"] for row in found}.items():
+                    return
+                await asyncio.sleep(0.05)
+
     async def usage(self, store: Store) -> Usage:
-        """CPU of Postgres (with all its children, also those gone) and of ours, and WAL."""
+        """CPU of Postgres (with all its children, also those gone), of ours, of the bench; WAL."""
         async with store.transaction() as tx:
-            row = await tx.one(
-                "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn AS wal, xact_commit AS commits "
-                "FROM pg_stat_database WHERE datname = current_database()"
-            )
-        ours = sum(_cpu_sec(child.process.pid) for child in self.children if child.process)
-        return Usage(_tree_sec(self.postgres.pid or 0), ours, int(row["wal"]), row["commits"])
+            row = await tx.one(WAL)
+        return Usage(
+            postgres_sec=tree_sec(self.postgres.pid or 0),
+            noonday_sec=sum(cpu_sec(child.pid) for child in self.children),
+            generator_sec=time.process_time() + sum(sink.cpu_sec for sink in OPEN),
+            wal_bytes=int(row["wal"]),
+            commits=row["commits"],
+        )
+
+    def memory(self) -> Figures:
+        """The most that a process of each role ever had resident, and the biggest of all."""
+        found: Figures = {}
+        for child in self.children:
+            name = f"{child.role}_mb"
+            found[name] = max(found.get(name, 0.0), memory_mb(child.pid, "VmHWM"))
+        return found | {"memory_mb": max(found.values(), default=0.0)}
+
+    @asynccontextmanager
+    async def measuring(self, store: Store, name: str) -> AsyncIterator[Section]:
+        """Measure what the block does; ``name`` is for the profiles that were asked for."""
+        section = Section()
+        data = self.settings.home / "postgres" / "data"
+        profile = Profile(self.options, name, data, self.children)
+        async with store.direct() as connection:
+            await profile.begin(connection)
+        section.before, began = await self.usage(store), time.perf_counter()
+        yield section
+        section.seconds = time.perf_counter() - began
+        section.after, section.memory = await self.usage(store), self.memory()
+        async with store.direct() as connection:
+            await profile.end(connection)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    # Next to the sources: /tmp may be memory, and fsync would cost nothing there.
+    with tempfile.TemporaryDirectory(prefix=".noonday-bench-", dir=Path.cwd()) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+_new = ExitStack()
+atexit.register(_new.close)
+_made: list[tuple[Path, str]] = []
+
+
+async def _copy_of_new(home: Path) -> str:
+    """A migrated database in ``home``, made once in a run; its admin key."""
+    if not _made:
+        first = _new.enter_context(_folder())
+        postgres = EmbeddedPostgres(first)
+        postgres.start()
+        try:
+            token = (await prepare(Settings(home=first, database_url=postgres.dsn()))).token
+        finally:
+            postgres.stop()
+        _made.append((first, token or ""))
+    first, token = _made[0]
+    subprocess.run(["cp", "-a", f"{first}/.", home], check=True)
+    return token
 
 
 @asynccontextmanager
-async def service(*roles: str, slots: int = 256) -> AsyncIterator[Service]:
+async def service(
+    options: Options, *roles: str, pools: tuple[str, ...] = POOLS
+) -> AsyncIterator[Service]:
     """A service with one process for each of ``roles``, on disk, with ``fsync`` on."""
-    # Settled next to the sources: /tmp may be memory, and fsync would cost nothing there.
-    with tempfile.TemporaryDirectory(prefix=".noonday-bench-", dir=Path.cwd()) as name:
-        home = Path(name)
-        home.chmod(0o755)
+    with _folder() as home:
+        token = await _copy_of_new(home)
         postgres = EmbeddedPostgres(home)
         postgres.start()
         try:
@@ -103,40 +197,25 @@ async def service(*roles: str, slots: int = 256) -> AsyncIterator[Service]:
                 database_url=postgres.dsn(),
                 allow_private_targets=True,
                 allowed_ports=(),
-                worker_pools=(f"critical,default,batch,*={slots}", "long=32"),
+                worker_pools=pools,
+                worker_grace_sec=0.0,
                 log_level="warning",
             )
-            token = (await prepare(settings)).token or ""
-            running = Service(postgres, settings, token)
+            running = Service(postgres, settings, token, options)
             store = await running.store(1)
             async with store.transaction() as tx:
-                for name in SHOWN:
-                    DATABASE[name] = await tx.value("SELECT current_setting($1)", name)
-            await store.close()
+                for shown in SHOWN:
+                    DATABASE[shown] = await tx.value("SELECT current_setting($1)", shown)
             try:
                 for role in roles:
                     running.start(role)
+                await running.up(store, **{role: roles.count(role) for role in roles})
                 yield running
             finally:
-                running.stop()
+                await store.close()
+                running.close()
         finally:
             postgres.stop()
-
-
-class Sink:
-    """The receiver process; :meth:`stop` gives what it saw."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.sink"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self._process.stdout is not None
-        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}/hook"
-
-    def stop(self) -> dict[str, object]:
-        seen, _ = self._process.communicate()
-        found: dict[str, object] = json.loads(seen)
-        return found
 
 
 def machine() -> dict[str, object]:
@@ -156,29 +235,4 @@ def machine() -> dict[str, object]:
         "noonday": noonday.__version__,
         "asyncpg": asyncpg.__version__,
         "msgspec": msgspec.__version__,
-        "load_1_min_at_start": os.getloadavg()[0],
     }
-
-
-def _stat(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _cpu_sec(pid: int) -> float:
-    fields = _stat(pid)
-    return sum(map(int, fields[11:13])) / TICKS if fields else 0.0
-
-
-def _tree_sec(pid: int) -> float:
-    """A process, its living children, and (in the kernel's sums) those it has reaped."""
-    fields = _stat(pid)
-    total = sum(map(int, fields[11:15])) / TICKS if fields else 0.0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            child = _stat(int(entry.name))
-            if child and int(child[1]) == pid:
-                total += sum(map(int, child[11:13])) / TICKS
-    return total

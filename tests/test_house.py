@@ -36,7 +36,7 @@ def text_of(path: Path) -> str:
     return path.read_text("utf-8", errors="replace")
 
 
-@pytest.mark.parametrize("name", ["run.txt", "dev.txt", "lock.txt"])
+@pytest.mark.parametrize("name", ["run.txt", "dev.txt", "lock.txt", "peers.txt"])
 def test_every_requirement_is_pinned_by_version_and_hash(name: str) -> None:
     text = text_of(ROOT / "requirements" / name).replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]

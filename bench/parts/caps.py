@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from bench import harness
-from bench.harness import Service, Usage
-from bench.parts import Figures, figures
+from bench.figures import Figures, Rows, per_job, spread
+from bench.harness import Service
+from bench.options import Options
 from noonday.domain.caps import key_cap, tenant_cap
 from noonday.domain.lane_clock import LaneClock
 from noonday.domain.model import Attempt, HttpTarget, Outcome, OutcomeKind
@@ -107,14 +108,15 @@ async def _worker(running: Service, store: Store, seconds: float) -> AsyncIterat
         await loop.finish()
 
 
-async def one_key(scale: float) -> dict[str, Figures]:
+async def one_key(options: Options) -> Rows:
     """Runs of one concurrency key, limited to 1 and to 5, in one worker process."""
-    found = {}
-    async with harness.service() as running:
+    found: Rows = {}
+    async with harness.service(options) as running:
         store = await running.store(6)
         for most in (1, 5):
             for seconds in (0.0, 0.05):
-                count = max(int((1_000 if not seconds else 200 * most) * scale), 50)
+                full = 1_000 if not seconds else 200 * most
+                count = options.pick(full, 100)
                 cap = key_cap(TENANT, f"{most} {seconds}")
                 job = uuid4()
                 async with store.transaction() as tx:
@@ -127,22 +129,22 @@ async def one_key(scale: float) -> dict[str, Figures]:
                     store.caps_moved({cap})
                     await _until(store, "SELECT NOT EXISTS (SELECT FROM runs)")
                     taken = time.perf_counter() - began
-                rows = figures(count, taken, before, await running.usage(store), [])
+                rows = per_job(count, taken, before, await running.usage(store))
                 rows["noonday_us"] = (time.process_time() - used) / count * 1e6
-                share = (
-                    f", {count * seconds / most / taken:.0%} of what could be" if seconds else ""
-                )
-                found[f"key of {most}, runs of {seconds * 1e3:.0f} ms{share}"] = rows
+                rows["generator_us"] = 0.0
+                if seconds:
+                    rows["of_possible"] = count * seconds / most / taken
+                found[f"key of {most}, runs of {seconds * 1e3:.0f} ms"] = rows
         await store.close()
     return found
 
 
-async def many_waiting(scale: float) -> dict[str, Figures]:
+async def many_waiting(options: Options) -> Rows:
     """The next start of a tenant with a cap of 1 while a million of its runs wait."""
-    count, took = max(int(200 * scale), 20), list[float]()
-    waiting = int(WAITING * scale)
+    count, took = options.pick(200, 20), list[float]()
+    waiting = options.pick(WAITING, WAITING // 20)
     claims: dict[str, list[float]] = {"before": [], "beside": []}
-    async with harness.service() as running:
+    async with harness.service(options) as running:
         store = await running.store(2)
         cap, job = tenant_cap(TENANT), uuid4()
         async with store.transaction() as tx:
@@ -164,14 +166,14 @@ async def many_waiting(scale: float) -> dict[str, Figures]:
                 await tx.execute("DELETE FROM runs WHERE claimable")
         await _claims(store, claims["beside"])
         await store.close()
-    nothing = Usage(0, 0, 0, 0)
     return {
-        f"next start, {waiting:,} wait": figures(count, sum(took), nothing, nothing, took),
-        **{
-            f"another's claim, {when} them": figures(len(each), sum(each), nothing, nothing, each)
-            for when, each in claims.items()
-        },
+        f"next start, {waiting:,} wait": _timed(took),
+        **{f"another's claim, {when} them": _timed(each) for when, each in claims.items()},
     }
+
+
+def _timed(took: list[float]) -> Figures:
+    return {"count": len(took), "per_sec": len(took) / sum(took)} | spread(took)
 
 
 async def _claims(store: Store, took: list[float]) -> None:
@@ -198,9 +200,3 @@ async def _until(store: Store, query: str) -> None:
             if await tx.value(query):
                 return
         await asyncio.sleep(0.02)
-
-
-PARTS: dict[str, Callable[[float], Coroutine[object, None, dict[str, Figures]]]] = {
-    "one_key": one_key,
-    "many_waiting": many_waiting,
-}

@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from uuid import uuid4
 
 from bench import harness
+from bench.figures import Figures, Rows, per_job, spread
+from bench.options import Options
 from noonday.domain.fair import Ranker
 from noonday.domain.lane_clock import LaneClock, LaneReport
 from noonday.domain.ranking import Floors, Work, is_queued, seconds, tag_of
 from noonday.loops.fairness import Fairness
 from noonday.store import Store, runs, workers
-
-Figures = dict[str, float]
 
 LANE, HOST = "default", "receiver.example"
 MANY = 10_000
@@ -69,9 +69,8 @@ def ranking(count: int, tenants: int, now: datetime) -> Figures:
     ranker.tell()
     refresh = time.process_time() - began
     return {
-        "count": count, "per_sec": count / took, "postgres_us": 0.0,
-        "noonday_us": took / count * 1e6, "wal_bytes": 0.0, "commits": 0.0,
-        "p50_ms": refresh * 1e3, "p99_ms": refresh * 1e3,
+        "count": count, "per_sec": count / took, "noonday_us": took / count * 1e6,
+        "refresh_ms": refresh * 1e3,
     }  # fmt: skip
 
 
@@ -108,20 +107,13 @@ async def claims(running: harness.Service, store: Store, count: int, tenants: in
         left -= len(claimed.rows)
         async with store.transaction() as tx:
             await tx.execute(DONE, [row["job_id"] for row in claimed.rows])
-    after = await running.usage(store)
-    took.sort()
-    return {
-        "count": count, "per_sec": count / sum(took),
-        "postgres_us": (after.postgres_sec - before.postgres_sec) / count * 1e6,
-        "noonday_us": cpu / count * 1e6, "wal_bytes": (after.wal_bytes - before.wal_bytes) / count,
-        "commits": (after.commits - before.commits) / count,
-        "p50_ms": took[len(took) // 2] * 1e3, "p99_ms": took[int(len(took) * 0.99)] * 1e3,
-    }  # fmt: skip
+    row = per_job(count, sum(took), before, await running.usage(store)) | spread(took)
+    return row | {"noonday_us": cpu / count * 1e6, "generator_us": 0.0}
 
 
-async def apart(store: Store, rankers: int, spread: int) -> Figures:
+async def apart(store: Store, rankers: int, per_sec: int) -> Figures:
     """How far the tags of one tenant are from where one process would put them, in parts of what
-    it is charged in ten seconds; ``spread`` runs a second over so many processes."""
+    it is charged in ten seconds; ``per_sec`` runs a second over so many processes."""
     async with store.transaction() as tx:
         now = await tx.clock()
         await tx.execute("DELETE FROM charges")  # who starts anew takes over what is told there
@@ -133,7 +125,7 @@ async def apart(store: Store, rankers: int, spread: int) -> Figures:
     work, off, expected = Work(1, LANE, 5, HOST), [0.0], 0.0
     for second in range(10):
         moment = now + timedelta(seconds=second)
-        for n in range(spread):
+        for n in range(per_sec):
             (rank,) = made[n % rankers].ranks([work], moment)
             (wanted,) = alone.ranks([work], moment)
             expected = tag_of(wanted) - seconds(now) if is_queued(wanted) else 0.0
@@ -143,26 +135,25 @@ async def apart(store: Store, rankers: int, spread: int) -> Figures:
             await loop.tick()
     off.sort()
     return {
-        "count": spread * 10, "per_sec": 0.0, "postgres_us": 0.0, "noonday_us": 0.0,
-        "wal_bytes": 0.0, "commits": 0.0,
-        "p50_ms": off[len(off) // 2] / expected * 1e3, "p99_ms": off[-1] / expected * 1e3,
-    }  # fmt: skip
+        "count": per_sec * 10,
+        "p50_per_mille": off[len(off) // 2] / expected * 1e3,
+        "most_per_mille": off[-1] / expected * 1e3,
+    }
 
 
-async def ranks(scale: float) -> dict[str, Figures]:
+async def ranks(options: Options) -> Rows:
     """Ranks of one tenant and of 10,000, claims of theirs, and processes side by side."""
-    count = max(int(200_000 * scale), 20_000)
-    found = {}
-    async with harness.service("api") as running:
+    count, found = options.pick(200_000, 10_000), Rows()
+    async with harness.service(options, "api") as running:
         store = await running.store(4)
         async with store.transaction() as tx:
             now = await tx.clock()
         for tenants in (1, MANY):
-            found[f"rank, {tenants:,} tenants (ms: a refresh)"] = ranking(count, tenants, now)
+            found[f"rank, {tenants:,} tenants"] = ranking(count, tenants, now)
         for tenants in (1, MANY):
             found[f"claim, {tenants:,} tenants"] = await claims(running, store, count, tenants)
         for rankers in (3, 5):
-            found[f"{rankers} processes (ms: per mille of 10 s)"] = await apart(
+            found[f"{rankers} processes, apart by parts of 10 s"] = await apart(
                 store, rankers, 1_000
             )
         await store.close()

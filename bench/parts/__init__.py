@@ -1,0 +1,1 @@
+"""The parts of the benchmark, in the order in which they run."""

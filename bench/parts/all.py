@@ -10,6 +10,7 @@ from bench.options import Options
 from bench.parts.caps import many_waiting, one_key
 from bench.parts.carrying import drain, start_latency, webhook
 from bench.parts.fairness import flood, shares
+from bench.parts.hosts import hosts
 from bench.parts.leases import long
 from bench.parts.posting import bulk, post, quotas
 from bench.parts.quiet import idle, memory
@@ -24,7 +25,7 @@ _WITH_GOALS = (
     *(post, bulk, drain, webhook, start_latency, tick_scale, held_snapshot, herd, overload),
     *(idle, memory),
 )
-_OTHERS = (flood, shares, one_key, many_waiting, ranks, rates, quotas, long)
+_OTHERS = (flood, shares, one_key, many_waiting, ranks, rates, quotas, long, hosts)
 PARTS: Final[dict[str, Part]] = {part.__name__: part for part in (*_WITH_GOALS, *_OTHERS)}
 IF_THERE_IS_TIME: Final = {part.__name__ for part in _OTHERS}
 """What a quick run of everything leaves out when it has taken long already."""

@@ -109,6 +109,7 @@ class Hosts:
             ["ip", "netns", "exec", host, sys.executable, *words],
             env=environment, text=True, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE if piped else None,
+            stderr=None if piped else subprocess.DEVNULL,  # a host that is cut off complains
         )  # fmt: skip
         self._stack.callback(_end, process)
         return process

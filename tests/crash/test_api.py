@@ -25,7 +25,7 @@ Kill = Callable[[Cluster, Member, Send], Awaitable[None]]
 async def before_its_commit(cluster: Cluster, api: Member, send: Send) -> None:
     async with holding(cluster.dsn, "LOCK TABLE audit_log IN SHARE MODE"):
         send()
-        await blocked(cluster.store, "INSERT INTO audit_log")
+        await blocked(cluster.store, 'COPY "audit_log"')
         api.kill()
 
 

@@ -35,7 +35,9 @@ async def create(cluster: Cluster, count: int, **fields: Any) -> None:
 
 
 async def start(cluster: Cluster) -> None:
-    await cluster.start("api", "scheduler", *["worker"] * WORKERS)
+    for _ in range(WORKERS):
+        cluster.add("worker", pool_size=3)  # they share one Postgres with other tests
+    await cluster.start("api", "scheduler")
 
 
 @pytest.mark.parametrize("limit", [1, 5])

@@ -7,7 +7,7 @@ from math import ceil
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from noonday.domain.flow import SLICE_SEC, Due, Flow, Outlook, Tally, Work
@@ -27,6 +27,7 @@ services = st.floats(0.2, 40)
 
 @settings(max_examples=15, deadline=None)
 @given(rates, services, st.integers(0, 7))
+@example(per_sec=11.03125, service_sec=0.2, lag_sec=0)  # at the edge between 3 and 4
 def test_a_constant_load_gets_what_it_needs_and_then_the_same_for_good(
     per_sec: float, service_sec: float, lag_sec: int
 ) -> None:

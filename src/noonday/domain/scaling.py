@@ -26,6 +26,9 @@ some of them run."""
 ALL_BUSY: Final = 0.9
 SLACK: Final = 0.2
 """Fewer slots are wanted only where more than this part of them is not needed."""
+REGRET_SEC: Final = 86_400.0
+"""A number that was fallen from and wanted again is kept for so long while no more than one slot of
+it is not needed: a load at the edge between two numbers would go to and fro."""
 STEPS: Final = 5
 """So many steps down are taken, at most, in the time after which slots that nobody needs go."""
 MOST: Final = 10_000
@@ -153,6 +156,8 @@ class Wanted:
         self._keep_sec = keep_sec
         self._needs: deque[tuple[float, int]] = deque([(now, slots)])
         self._fell_at = now - keep_sec
+        self._fell_from = 0
+        self._regrets_until = now
 
     def follow(self, now: float, needed: Need, coming: Need) -> bool:
         """``needed`` is what it takes now, ``coming`` what it takes up to the horizon: for that no
@@ -161,12 +166,16 @@ class Wanted:
             self._needs.popleft()
         self._needs.append((now, needed.slots))
         if needed.slots > self.slots:
+            if needed.slots <= self._fell_from:
+                self._regrets_until = now + REGRET_SEC
             self.slots, self.why = needed.slots, needed.why
             return True
         least = max(coming.slots, *(slots for _, slots in self._needs))
         step_sec = self._keep_sec / STEPS
-        if least >= self.slots * (1 - SLACK) or now - self._fell_at < step_sec:
+        spare = max(self.slots * SLACK, 1 if least and now < self._regrets_until else 0)
+        if self.slots - least <= spare or now - self._fell_at < step_sec:
             return False
+        self._fell_from = self.slots
         self.slots, self.why = max(least, self.slots // 2), needed.why
         self._fell_at = now
         return True

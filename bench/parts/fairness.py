@@ -106,7 +106,7 @@ GROUP BY 1 ORDER BY 1
 
 async def shares(options: Options) -> Rows:
     """Two tenants of weights 1 and 3 that both flood a lane: what each gets in 10 seconds."""
-    count, seconds, found = options.pick(60_000, 8_000), options.pick(10.0, 2.0), Rows()
+    count, seconds, found = options.pick(80_000, 20_000), options.pick(10.0, 2.0), Rows()
     async with harness.service(options, "api") as running:
         store, sink = await running.store(), Sink()
         one = filling.job(sink.url, filling.NOW)

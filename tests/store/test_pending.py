@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -17,8 +17,9 @@ from noonday.loops import pending as recounts
 from noonday.loops.operations import Operations
 from noonday.loops.pending import Recount
 from noonday.loops.replays import Replays
-from noonday.store import Store, pending
+from noonday.store import Store, Tx, pending
 from noonday.store.backlogs import Backlogs
+from noonday.store.pending import Standing
 from noonday.store.secretbox import SecretBox
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
@@ -314,3 +315,19 @@ async def test_tenants_without_the_quota_leave_no_trace(api: Api) -> None:
     await api.admin.delete(f"/v1/jobs/{job}")
     await api.context.backlogs.tick()
     assert await value(api.store, "SELECT count(*) FROM pending_counts") == 0
+
+
+async def test_many_who_ask_first_at_the_same_time_look_once(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, look = [], pending.standing
+
+    async def counting(tx: Tx, tenants: Sequence[int]) -> dict[int, Standing]:
+        looks.append(list(tenants))
+        return await look(tx, tenants)
+
+    monkeypatch.setattr(pending, "standing", counting)
+    backlogs = Backlogs(counted.api.store, uuid4())
+    found = await asyncio.gather(*(backlogs.standing(counted.tenant) for _ in range(50)))
+    assert looks == [[counted.tenant]]
+    assert len(set(found)) == 1

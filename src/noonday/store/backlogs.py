@@ -6,6 +6,7 @@ second; a process that dies before that leaves the count wrong until the next re
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -69,6 +70,7 @@ class Backlogs:
         self._fresh: dict[int, int] = defaultdict(int)
         self._writing: dict[int, int] = {}
         self._asked: dict[int, int] = {}
+        self._looking: dict[int, asyncio.Lock] = {}
 
     def watches(self, tenant_id: int) -> bool:
         """Whether a tenant's jobs are to be noted; all are until it is known."""
@@ -134,11 +136,23 @@ class Backlogs:
         """How it stands with a tenant: as it was read in the last second, and with what this
         process has noted since. None while it is not counted."""
         if tenant_id not in self._asked:
-            async with self._store.transaction() as tx:
-                self._standing |= await pending.standing(tx, [tenant_id])
+            await self._look(tenant_id)
         self._asked[tenant_id] = 0
         found = self._standing.get(tenant_id)
         if found is None:
             return None
         more = self._fresh.get(tenant_id, 0) + self._writing.get(tenant_id, 0)
         return found._replace(pending=max(found.pending + more, 0))
+
+    async def _look(self, tenant_id: int) -> None:
+        """Read it for all who ask at the same time."""
+        lock = self._looking.setdefault(tenant_id, asyncio.Lock())
+        async with lock:
+            if tenant_id in self._asked:
+                return
+            try:
+                async with self._store.transaction() as tx:
+                    self._standing |= await pending.standing(tx, [tenant_id])
+                self._asked[tenant_id] = 0
+            finally:
+                self._looking.pop(tenant_id, None)

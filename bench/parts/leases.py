@@ -56,9 +56,9 @@ class Watched(Store):
     took: list[float]
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Tx]:
+    async def transaction(self, opening: str = "") -> AsyncIterator[Tx]:
         began = time.perf_counter()
-        async with super().transaction() as tx:
+        async with super().transaction(opening) as tx:
             counting = Counting(tx)
             yield counting
         if counting.heartbeats:

@@ -89,6 +89,10 @@ SCALING_SEC: Final = 5.0
 REPORT_SEC: Final = 2.0
 PENDING_SEC: Final = 1.0
 RETIRE_SEC: Final = 0.5
+REST_SEC: Final = 0.003
+"""What is due, or waits to be claimed, gathers for so long at most."""
+SETTLE_SEC: Final = 0.01
+"""Outcomes gather a little longer: nobody waits for them, and their slots are free already."""
 SPARE_FILES: Final = 128
 """Open files of a worker beside its slots and pool: logs, blobs, connections just left idle."""
 BESIDE_POOL: Final = 2
@@ -189,7 +193,7 @@ async def scheduler(node: Node) -> None:
         log.warning("shards.put_off", error=str(error))  # its loop tries again
     node.stack.push_async_callback(_leave, part.leave)
     node.loop("shards", part.keep_shards, pause_sec=2.0, steady=True)
-    tick = node.loop("scheduler", part.tick, sleep_for=part.sleep_for)
+    tick = node.loop("scheduler", part.tick, rest_sec=REST_SEC, sleep_for=part.sleep_for)
     node.wakeups.on(TIMERS, tick.wake)
     node.loop("scheduler sweep", part.sweep, pause_sec=10.0, steady=True)
     retries = Retries(store, node.wakeups, ranks)
@@ -293,14 +297,14 @@ async def worker(node: Node) -> None:
     await part.beats.tick()  # has the connection that leases rest on before anything is claimed
     node.loop("heartbeat", part.beats.tick, pause_sec=BEAT_SEC, steady=True)
     node.stack.push_async_callback(_leave, part.leave)
-    part.settling.wake = node.loop("settle", part.settling.tick).wake
+    part.settling.wake = node.loop("settle", part.settling.tick, rest_sec=SETTLE_SEC).wake
     breakers = node.loop("breakers", part.breakers.tick, pause_sec=1.0, steady=True)
     part.breakers.wake = breakers.wake
     part.rates.wake = node.loop("rates", part.rates.tick, pause_sec=READ_SEC, steady=True).wake
     claims = {}
     for name, pool in part.pools.items():
         tick = partial(part.tick, name)
-        claims[name] = node.loop(f"claim {name}", tick, sleep_for=pool.sleep_for)
+        claims[name] = node.loop(f"claim {name}", tick, rest_sec=REST_SEC, sleep_for=pool.sleep_for)
         node.wakeups.on(RUNS, claims[name].wake)
     part.wake_claim = lambda name: claims[name].wake()
     part.settling.made_room = node.wakeups.runs

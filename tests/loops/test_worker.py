@@ -552,8 +552,7 @@ async def test_a_worker_trusts_its_lease_for_less_long_than_the_database_does(
     assert flight.MARGIN == 0.2
     mine.extended -= 47.9
     lost: list[flight.Flight] = []
-    watch = flight.Watch(lost.append)
-    watch.add(mine)
+    watch = flight.Watch(lost.append, [mine])
     watch.look()
     assert lost == []
     mine.extended -= 0.2

@@ -85,7 +85,10 @@ async def test_a_claim_knows_whether_more_wait(store: Store) -> None:
         async with store.transaction() as tx:
             assert (await claiming(3)(tx)).drained is expected  # type: ignore[attr-defined]
     async with store.transaction() as tx:
-        assert await claiming(3)(tx) == Claimed([], {}, {}, None, saw_all=True, drained=True)
+        claimed = await claiming(3)(tx)
+        assert isinstance(claimed, Claimed)
+        assert claimed == Claimed([], claimed.leased_at, {}, {}, {}, saw_all=True, drained=True)
+        assert claimed.highest is None
 
 
 async def test_a_floor_does_not_pass_what_another_claim_held_and_gave_up(

@@ -38,7 +38,7 @@ async def take(tx: Tx, name: str, wanted: int = 10, worker: UUID = seeds.WORKER)
     if isinstance(entry, Refused) or not entry.room:
         return []
     claimed = await runs.claim(tx, name, seeds.ranges(), entry.room, worker)
-    await lanes.note_claimed(tx, name, entry, claimed.rows)
+    await lanes.note_claimed(tx, name, entry, claimed.taken)
     if await lanes.as_entered(tx, name, entry) is None:
         raise AssertionError("the lane was changed meanwhile")
     return [held_key(row) for row in claimed.rows]
@@ -219,7 +219,7 @@ def claiming(name: str, wanted: int, worker: UUID = seeds.WORKER) -> Sequence[St
         if not isinstance(entry, lanes.Entry) or not entry.room:
             return 0
         claimed = await runs.claim(tx, name, seeds.ranges(), entry.room, worker)
-        await lanes.note_claimed(tx, name, entry, claimed.rows)
+        await lanes.note_claimed(tx, name, entry, claimed.taken)
         assert await lanes.as_entered(tx, name, entry) is not None
         return len(claimed.rows)
 

@@ -85,7 +85,7 @@ class Reaping:
             Settlement(
                 held_key(row),
                 lifecycle.expire(
-                    runs.lease_of(row),
+                    runs.lease_of(row, row["leased_at"]),
                     RetryPolicy(),
                     TOO_LATE,
                 ),

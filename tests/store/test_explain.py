@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 import re
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from noonday.domain.ranking import Floors
 from noonday.domain.replay import Letters, Terms
 from noonday.loops.dependents import tell
 from noonday.store import (
+    PLANNED_ONCE,
     Copy,
     Row,
     Store,
@@ -272,6 +274,17 @@ async def check_claim(made: Explained) -> None:
     )
     assert plan.indexes == {"runs_claim", "jobs_pkey"}
     assert plan.scans == {"payload_versions"}, "there are none"
+
+
+async def check_claim_of_few(made: Explained) -> None:
+    async with made.store.transaction(PLANNED_ONCE) as tx:
+        await tx.execute(f"PREPARE claim AS {runs.CLAIM}")
+        values = ", ".join(["NULL"] * 11)
+        shown = await tx.value(f"EXPLAIN (FORMAT JSON) EXECUTE claim({values})")
+        await tx.execute("DEALLOCATE claim")
+    plan = Plan.of(json.loads(shown)[0]["Plan"])
+    assert plan.indexes == {"runs_claim", "jobs_pkey", "payload_versions_pkey"}
+    assert not plan.scans
 
 
 async def check_look_below_the_floors(made: Explained) -> None:
@@ -595,7 +608,7 @@ async def test_what_is_on_the_way_of_every_run_uses_its_index_and_its_partition(
     made = Explained(store)
     await made.fill()
     async with store.transaction() as tx:
-        made.due = await timers.due(tx, NOW - SECOND, NOW, OWNED, 1_000)
+        _, made.due = await timers.due(tx, NOW - SECOND, NOW, OWNED, 1_000)
     for check in CHECKS:
         if check is not check_settle:
             with subtests.test(check.__name__):

@@ -18,8 +18,13 @@ class CountingStore(Store):
         self.statements: list[str] = []
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Tx]:
-        async with super().transaction() as tx:
+    async def transaction(self, opening: str = "") -> AsyncIterator[Tx]:
+        async with super().transaction(opening) as tx:
+            yield _CountingTx(tx, self.statements)
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Tx]:
+        async with super().reading() as tx:
             yield _CountingTx(tx, self.statements)
 
 
@@ -27,7 +32,7 @@ class _CountingTx(Tx):
     __slots__ = ("_statements",)
 
     def __init__(self, tx: Tx, statements: list[str]) -> None:
-        super().__init__(tx._connection, tx.now)
+        super().__init__(tx._connection, tx.now, tx.opening)
         self._statements = statements
 
     async def rows(self, statement: str, *args: Any) -> list[Row]:

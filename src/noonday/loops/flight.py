@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from math import inf
 from typing import Final
@@ -74,9 +74,9 @@ class Flight:
         self.task: asyncio.Task[Outcome] | None = None
 
     @classmethod
-    def of(cls, row: Row, spec: JobSpec, asked: float) -> Flight:
+    def of(cls, row: Row, leased_at: datetime, spec: JobSpec, asked: float) -> Flight:
         """The flight of a claimed run; ``asked`` is from before the claim was sent."""
-        return cls(lease_of(row), held_key(row), spec, row["lease_sec"], asked)
+        return cls(lease_of(row, leased_at), held_key(row), spec, row["lease_sec"], asked)
 
     @property
     def too_late(self) -> bool:
@@ -134,18 +134,16 @@ class Watch:
     lease may be somebody else's soon, since no extension was confirmed, nor an executor that does
     not keep its deadline. They share a timer, and nothing that hangs can hold it up."""
 
-    def __init__(self, overdue: Callable[[Flight], None]) -> None:
+    def __init__(self, overdue: Callable[[Flight], None], flights: Sequence[Flight]) -> None:
         """``overdue`` is called with a flight whose lease is trusted no longer."""
         self._overdue = overdue
-        self._flights: set[Flight] = set()
+        self._flights = set(flights)
         self._alarm: asyncio.TimerHandle | None = None
         self._rings_at = inf
-
-    def add(self, flight: Flight) -> None:
-        """Look after one more."""
-        flight.watch = self
-        self._flights.add(flight)
-        self._ring_at(flight.trusted_until)
+        for flight in flights:
+            flight.watch = self
+        if flights:
+            self._ring_at(min(flight.trusted_until for flight in flights))
 
     def begins(self, flight: Flight, within_sec: float) -> None:
         """Its executor begins, and is cut off after so many seconds."""

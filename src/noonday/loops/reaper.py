@@ -134,7 +134,7 @@ class Reaper:
 
 def _settlement(row: Row, now: datetime) -> Settlement:
     policy, on_unknown = _policy(row["spec"])
-    transition = lifecycle.expire(lease_of(row), policy, now, on_unknown)
+    transition = lifecycle.expire(lease_of(row, row["leased_at"]), policy, now, on_unknown)
     return Settlement(held_key(row), transition, _EXPIRED)
 
 

@@ -27,6 +27,7 @@ from noonday.store import (
     batches,
     dependencies,
     jobs,
+    locks,
     occurrences,
     partitions,
     shards,
@@ -46,6 +47,8 @@ MOST_ENTRIES: Final = 2_500
 """Ledger rows that a tick writes, about. After a long time down each of its timers may stand for
 thousands: then all get their turn, a few rows each, in a transaction that ends in time."""
 LOOK_AHEAD: Final = timedelta(seconds=1)
+AHEAD: Final = timedelta(seconds=1)
+"""How far the database's clock is expected to be ahead of ours at most."""
 MOST_REASON: Final = 500
 """Characters kept of why a job was suspended."""
 OWN_MARGIN_SEC: Final = 2.0
@@ -107,6 +110,7 @@ class Scheduler:
         self._floor = EPOCH
         self._indexed_until = EPOCH
         self._sleep_sec: float | None = None
+        self._clock: tuple[datetime, float] | None = None
 
     # --- shards ---------------------------------------------------------------------------
 
@@ -184,18 +188,28 @@ class Scheduler:
         return 0
 
     async def _read(self, owned: list[int]) -> tuple[datetime, list[Row]]:
-        async with self._store.transaction() as tx:
-            now = await tx.clock()
-            if now >= self._indexed_until:
+        async with self._store.reading() as tx:
+            expected = await self._expected(tx)
+            if expected >= self._indexed_until:
                 self._indexed_until = await partitions.indexed_until(tx)
-            floor, until = self._floor, min(now, self._indexed_until)
-            due = await timers.due(tx, floor, until, owned, BATCH)
+            floor, until = self._floor, min(expected, self._indexed_until)
+            now, due = await timers.due(tx, floor, until, owned, BATCH)
+            self._clock = now, time.monotonic()
             # Shards that came, or a straggler that was found, while we read: we did not look there.
             if self._floor == floor and self.epochs.keys() <= set(owned):
-                self._floor = min(due[0]["due_at"] if due else until, now - LATE_COMMIT)
+                seen = min(now, until)
+                self._floor = min(due[0]["due_at"] if due else seen, now - LATE_COMMIT)
             near = None if due else await timers.next_due(tx, now, now + LOOK_AHEAD, owned)
         self._sleep_sec = (near - now).total_seconds() if near else None
         return now, due
+
+    async def _expected(self, tx: Tx) -> datetime:
+        """A time that the database's clock will hardly have passed when it is asked for what is
+        due: the planner wants a value. Should it have jumped, the next tick knows."""
+        if tx.now is not None or self._clock is None:
+            return await tx.clock()
+        then, at = self._clock
+        return then + timedelta(seconds=time.monotonic() - at) + AHEAD
 
     async def _fire(self, due: Sequence[Row], epochs: dict[int, int], now: datetime) -> None:
         ready: list[Due] = []
@@ -221,10 +235,9 @@ class Scheduler:
         used = {item.fired.shard: item.fired.epoch for item in batch}
         over = {item.fired.job_id: item.work.tenant_id for item in batch if item.is_over}
         changes = Change(self._backlogs, over)
-        async with self._store.transaction() as tx:
-            await shards.fence(tx, self.id, used)
+        async with self._store.transaction(locks.sharing(used)) as tx:
+            now = await shards.fence(tx, self.id, used)
             await changes.begin(tx)
-            now = await tx.moment()
             written = await occurrences.materialize(
                 tx,
                 [item.fired for item in batch],
@@ -258,7 +271,7 @@ class Scheduler:
     ) -> None:
         """Suspend the jobs that cannot be computed, drop timers that no job stands behind."""
         changes = Change(self._backlogs, {job: tenants[job] for job, _ in unreadable})
-        async with self._store.transaction() as tx:
+        async with self._store.transaction(locks.sharing(epochs)) as tx:
             await shards.fence(tx, self.id, epochs)
             await changes.begin(tx)
             for job_id, reason in unreadable:

@@ -35,7 +35,7 @@ from noonday.domain.model import (
     OutcomeKind,
     Reading,
 )
-from noonday.domain.ranking import Band, Floors, Span, is_queued
+from noonday.domain.ranking import Band, Floors, Span
 from noonday.executors import Executor
 from noonday.loops.beats import Beats
 from noonday.loops.breakers import Breakers
@@ -45,6 +45,7 @@ from noonday.loops.pool import Pool, Served
 from noonday.loops.rates import Rates
 from noonday.loops.settling import Settling
 from noonday.store import (
+    PLANNED_ONCE,
     Row,
     Store,
     Tx,
@@ -57,7 +58,7 @@ from noonday.store.backlogs import Backlogs
 from noonday.store.blobs import BlobStore
 from noonday.store.cancels import Asked
 from noonday.store.lanes import Lanes, Refused
-from noonday.store.runs import Claimed, Held
+from noonday.store.runs import Claimed, Held, Taken
 from noonday.store.settlements import Settlement
 from noonday.store.signing import SigningKeys
 from noonday.telemetry import Metrics
@@ -76,7 +77,7 @@ _UNKNOWN: Final = (Transition(Event.HAND_BACK), Outcome(OutcomeKind.NOT_SENT))
 _UNREADABLE: Final = JobSpec(Once(EPOCH), HttpTarget(""))
 
 
-class _Taken(NamedTuple):
+class _Flown(NamedTuple):
     """A claimed run: its flight, all that is needed to carry it out, and what is wrong with it."""
 
     flight: Flight
@@ -88,7 +89,7 @@ class _Took(NamedTuple):
     """What a claim came to."""
 
     claimed: Claimed
-    taken: list[_Taken]
+    taken: list[_Flown]
     held: set[Held]
     """Those of them that were put on hold."""
     clock: datetime
@@ -203,9 +204,8 @@ class Worker:
 
     async def _look(self, unknown: Sequence[Served]) -> None:
         used = {lane.name: lane.floors.each() for lane in unknown}
-        async with self._store.transaction() as tx:
-            clock = await tx.clock()
-            found = await runs.look(tx, used)
+        async with self._store.reading() as tx:
+            clock, found = await runs.look(tx, used)
         for lane in unknown:
             lowest = found.get(lane.name, {})
             lane.more = bool(lowest)
@@ -218,7 +218,7 @@ class Worker:
     async def _claim(self, pool: Pool, lane: Served, limit: int) -> int:
         asked, used = pool.claiming(lane), lane.floors.each()
         try:
-            async with self._store.transaction() as tx:
+            async with self._store.transaction(PLANNED_ONCE if lane.takes_few else "") as tx:
                 took = await self._take(tx, pool, lane, used, limit, asked)
         except _NothingClaimed as nothing:
             lane.in_doubt, lane.more = False, nothing.more
@@ -226,9 +226,9 @@ class Worker:
         if self._ending:
             return 0  # nobody would wait for these any more: `leave` hands them back
         # Not before the commit: by this time we look for what an unknown claim took.
-        until = max((row["leased_at"] for row in took.claimed.rows), default=took.clock)
-        lane.claimed(until, more=not took.claimed.drained)
-        self._note_ranks(lane.name, took.claimed.rows)
+        until = took.claimed.leased_at if took.taken else took.clock
+        lane.claimed(until, len(took.taken), more=not took.claimed.drained)
+        self._note_ranks(lane.name, took.claimed.taken)
         everything = took.claimed.saw_all
         lane.order.claimed(
             took.claimed.left, took.clock, everything=everything, highest=took.claimed.highest
@@ -256,10 +256,11 @@ class Worker:
             raise _NothingClaimed(more=False)  # woken when there is some
         lane.order.ageing_sec = entry.ageing_sec
         claimed = await runs.claim(tx, lane.name, lane.order.ranges(used), entry.room, self.id)
-        await lanes.note_claimed(tx, lane.name, entry, claimed.rows)
-        taken = [_taken(row, asked) for row in claimed.rows]
-        for each in taken:
-            each.flight.capped = entry.spans is not None
+        await lanes.note_claimed(tx, lane.name, entry, claimed.taken)
+        taken = [_flown(row, claimed.leased_at, asked) for row in claimed.rows]
+        if entry.spans is not None:
+            for each in taken:
+                each.flight.capped = True
         held = await self._hold(tx, [each.flight for each in taken], pool)
         clock = await lanes.as_entered(tx, lane.name, entry)
         if clock is None:
@@ -273,11 +274,10 @@ class Worker:
         free = [flight for flight in flights if flight.held not in held]
         return held | await self.rates.hold(tx, free, pool.room)
 
-    def _note_ranks(self, lane: str, rows: Sequence[Row]) -> None:
-        for row in rows:
-            band = Band(row["priority"], is_queued(row["rank"]))
+    def _note_ranks(self, lane: str, taken: Mapping[Band, Taken]) -> None:
+        for band, ranks in taken.items():
             name = workers.granted_key(lane, band)
-            self.beats.granted[name] = max(row["rank"], self.beats.granted.get(name, row["rank"]))
+            self.beats.granted[name] = max(ranks.last, self.beats.granted.get(name, ranks.last))
 
     async def _let_go_of_unknown(self, lane: Served) -> None:
         """The answer to a claim was lost: hand back what we hold without knowing of it.
@@ -307,23 +307,21 @@ class Worker:
     # --- carry out ------------------------------------------------------------------------
 
     def _start(self, took: _Took, pool: Pool, lane: Served) -> None:
-        watch, waits, began = Watch(self.beats.overdue), list[float](), 0
-        for taken in took.taken:
+        started = [taken for taken in took.taken if taken.flight.held not in took.held]
+        Watch(self.beats.overdue, [taken.flight for taken in started])
+        new_task, waits = asyncio.get_running_loop().create_task, list[timedelta]()
+        for taken in started:
             flight = taken.flight
-            if flight.held in took.held:
-                continue
-            began += 1
             self._flights[flight.held] = flight
             if flight.lease.attempt == 1:
-                waits.append((flight.lease.leased_at - flight.lease.due_at).total_seconds())
+                waits.append(flight.lease.leased_at - flight.lease.due_at)
             if flight.not_before is not None:
                 pool.waits(flight.not_before)
-            flight.task = asyncio.create_task(self._carry_out(*taken))
-            flight.task.add_done_callback(partial(self._landed, flight, pool, lane))
-            watch.add(flight)
-        lane.began(began)
-        self._metrics.began(lane.name, began)
-        self._metrics.started(waits)
+            flight.task = task = new_task(self._carry_out(*taken))
+            task.add_done_callback(partial(self._landed, flight, pool, lane))
+        lane.began(len(started))
+        self._metrics.began(lane.name, len(started))
+        self._metrics.started(map(timedelta.total_seconds, waits))
 
     async def _carry_out(self, flight: Flight, row: Row, fault: str | None) -> Outcome:
         if fault is not None:
@@ -440,9 +438,9 @@ def _nobody(*_: object) -> None:
     """Nothing listens yet."""
 
 
-def _taken(row: Row, asked: float) -> _Taken:
+def _flown(row: Row, leased_at: datetime, asked: float) -> _Flown:
     spec, fault = _read(row["spec"])
-    return _Taken(Flight.of(row, spec, asked), row, fault)
+    return _Flown(Flight.of(row, leased_at, spec, asked), row, fault)
 
 
 def _read(text: str) -> tuple[JobSpec, str | None]:

@@ -25,6 +25,9 @@ Row: TypeAlias = Mapping[str | int, Any]
 ROW_FAULTS: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 """What one bad row can make a whole batch fail with; see :mod:`noonday.store.batches`."""
 
+PLANNED_ONCE: Final = "SET LOCAL plan_cache_mode = force_generic_plan"
+"""Opens a transaction whose statements are planned once for a connection, whatever their values."""
+
 _LOST: Final = (
     OSError,
     TimeoutError,
@@ -85,11 +88,15 @@ class Copy(NamedTuple):
 class Tx:
     """An open transaction. ``now`` is the bound test time, or None: then Postgres tells it."""
 
-    __slots__ = ("_connection", "caps", "now", "wakes")
+    __slots__ = ("_connection", "caps", "now", "opening", "wakes")
 
-    def __init__(self, connection: Connection, now: datetime | None = None) -> None:
+    def __init__(
+        self, connection: Connection, now: datetime | None = None, opening: str = ""
+    ) -> None:
         self._connection = connection
         self.now = now
+        self.opening = opening
+        """The statement that was sent along with its BEGIN."""
         self.wakes: set[str] = set()
         """Kinds of wake-ups that are due once this is committed."""
         self.caps: set[str] = set()
@@ -222,26 +229,25 @@ class Store:
             self._pool.terminate()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Tx]:
+    async def transaction(self, opening: str = "") -> AsyncIterator[Tx]:
         """One READ COMMITTED transaction; commits when the block ends, else rolls back.
 
+        ``opening`` is a statement without parameters or an answer that is sent along with BEGIN.
         Raises :class:`StoreUnavailable` when Postgres cannot be reached or refuses, and its
         subclass :class:`CommitUnknown` when the answer to COMMIT was lost.
         """
-        with unavailable():
-            connection = await self._pool.acquire(timeout=5.0)
+        connection = await self._acquire()
         try:
             with unavailable():
-                transaction = connection.transaction()
                 try:
-                    await transaction.start()
-                    tx = Tx(connection, self.now)
+                    await connection.execute(f"BEGIN;{opening}")
+                    tx = Tx(connection, self.now, opening)
                     yield tx
                 except BaseException:
-                    await _roll_back(connection, transaction)
+                    await _roll_back(connection)
                     raise
             try:
-                await _commit(transaction)
+                await _commit(connection)
             finally:
                 if tx.caps:  # also where nobody knows: a look too many costs little
                     self.caps_moved(tx.caps)
@@ -249,6 +255,21 @@ class Store:
             await _release(self._pool, connection)
         for kind in tx.wakes:
             self.wake(kind)
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Tx]:
+        """For statements that only read and need not see the same moment: each is a transaction by
+        itself, so that nothing but it is sent. Raises :class:`StoreUnavailable`."""
+        connection = await self._acquire()
+        try:
+            with unavailable():
+                yield Tx(connection, self.now)
+        finally:
+            await _release(self._pool, connection)
+
+    async def _acquire(self) -> Any:
+        with unavailable():
+            return await self._pool.acquire(timeout=5.0)
 
     @asynccontextmanager
     async def direct(self) -> AsyncIterator[DirectConnection]:
@@ -266,18 +287,18 @@ class Store:
             connection.terminate()
 
 
-async def _commit(transaction: Any) -> None:
+async def _commit(connection: Any) -> None:
     with unavailable():
         try:
-            await transaction.commit()
+            await connection.execute("COMMIT;")
         except _LOST as error:
             raise CommitUnknown(f"the answer to COMMIT was lost: {error}") from error
 
 
-async def _roll_back(connection: Any, transaction: Any) -> None:
+async def _roll_back(connection: Any) -> None:
     """Roll back; a connection that cannot is closed, so that nothing of it lives on."""
     try:
-        await transaction.rollback()
+        await connection.execute("ROLLBACK;")
     except (Exception, asyncio.CancelledError):
         _cut(connection)
 

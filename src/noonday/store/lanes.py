@@ -16,8 +16,9 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from noonday.domain.lanes import MOST_LANES, READY_MADE, Lane
-from noonday.domain.ranking import QUEUE
+from noonday.domain.ranking import QUEUE, Band
 from noonday.store import Row, Store, Tx, columns, locks
+from noonday.store.runs import Taken
 
 FRESH_SEC: Final = 1.0
 """What is known of lanes is read again after this long."""
@@ -273,26 +274,25 @@ ON CONFLICT (lane, priority, band) DO UPDATE SET low = excluded.low, high = excl
 """
 
 
-async def note_claimed(tx: Tx, name: str, entry: Entry, rows: Sequence[Row]) -> None:
+async def note_claimed(tx: Tx, name: str, entry: Entry, taken: Mapping[Band, Taken]) -> None:
     """Keep the spans of a capped lane around what was claimed."""
-    if entry.spans is None or not rows:
+    if entry.spans is None or not taken:
         return
-    claimed: dict[tuple[int, int], list[datetime]] = {}
-    for row in rows:
-        rank = row["rank"]
-        claimed.setdefault((row["priority"], int(rank >= QUEUE)), []).append(rank)
     known = {(span.priority, span.band): (span, lowest) for span, lowest in entry.spans}
-    spans = [_around(key, ranks, *known.get(key, (None, None))) for key, ranks in claimed.items()]
+    spans = []
+    for band, ranks in taken.items():
+        key = (band.priority, int(band.queued))
+        spans.append(_around(key, ranks, *known.get(key, (None, None))))
     changed = [span for span in spans if span is not None]
     if changed:
         await tx.execute(SPAN, name, *columns(sorted(changed), 4))
 
 
 def _around(
-    key: tuple[int, int], ranks: Sequence[datetime], old: Span | None, lowest: datetime | None
+    key: tuple[int, int], taken: Taken, old: Span | None, lowest: datetime | None
 ) -> Span | None:
     """The span with what was claimed in it; None when the one that is known will do."""
-    low, high = min(ranks), max(ranks)
+    low, high = taken
     if old is None:
         return Span(*key, low, high + SPARE)
     low = min(low, lowest or low)

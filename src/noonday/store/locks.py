@@ -6,7 +6,7 @@ Two key spaces: ``(class, key)`` pairs of integers, and single 64-bit keys for w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from noonday.store import Tx
@@ -15,9 +15,6 @@ MIGRATIONS: Final = 0x6E6F6F6E646179
 SHARD: Final = 1
 TENANT: Final = 3  # 2: families, see `dependencies`
 
-SHARE_SHARDS: Final = (
-    "SELECT pg_advisory_xact_lock_shared($1::int, shard) FROM unnest($2::int[]) AS shard"
-)
 OWN_SHARD: Final = "SELECT pg_advisory_xact_lock($1::int, $2::int)"
 TRY_SHARD: Final = "SELECT pg_try_advisory_xact_lock($1::int, $2::int)"
 TRY_KEYS: Final = """
@@ -30,9 +27,18 @@ WAIT_KEY: Final = "SELECT set_config('lock_timeout', '2s', true), pg_advisory_xa
 OWN_KEY: Final = "SELECT pg_advisory_xact_lock($1::bigint)"
 
 
-async def share_shards(tx: Tx, shards: Sequence[int]) -> None:
-    """Statement one of the fence: while this lasts, no shard of ours changes hands or jobs."""
-    await tx.rows(SHARE_SHARDS, SHARD, sorted(shards))
+def sharing(shards: Iterable[int]) -> str:
+    """Opens a transaction during which none of these shards changes hands or jobs."""
+    each = ",".join(map(str, sorted(shards)))
+    return (
+        f"SELECT pg_advisory_xact_lock_shared({SHARD}, shard) FROM unnest('{{{each}}}'::int[])"
+        " AS shard"
+    )
+
+
+async def share_shards(tx: Tx, shards: Iterable[int]) -> None:
+    """The same in a transaction under way."""
+    await tx.execute(sharing(shards))
 
 
 async def own_shard(tx: Tx, shard: int) -> None:

@@ -20,6 +20,7 @@ from noonday.domain.model import EPOCH, Kind, RunKey
 from noonday.domain.ranking import Band, Range, Ranks, Span, Work, by_time, is_queued
 from noonday.store import Row, Tx, columns, dependencies
 
+_KINDS: Final = tuple(Kind)
 _KEYS: Final = "unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[]"
 SAME_RUN: Final = (
     "{0}.job_id = {1}.job_id AND {0}.occurrence_at = {1}.occurrence_at AND {0}.kind = {1}.kind"
@@ -64,11 +65,11 @@ def bounds(runs: Sequence[_Dated]) -> tuple[datetime, datetime]:
 
 def key_of(row: Row) -> RunKey:
     """The key of a run's, an execution's or a ledger's row."""
-    return RunKey(row["job_id"], Kind(row["kind"]), row["occurrence_at"])
+    return RunKey(row["job_id"], _KINDS[row["kind"]], row["occurrence_at"])
 
 
-def lease_of(row: Row) -> Lease:
-    """The lease that a run's row tells of."""
+def lease_of(row: Row, leased_at: datetime) -> Lease:
+    """The lease that a run's row tells of, and that began at ``leased_at``."""
     return Lease(
         run=key_of(row),
         tenant_id=row["tenant_id"],
@@ -77,7 +78,7 @@ def lease_of(row: Row) -> Lease:
         failures=row["failures"],
         interruptions=row["interruptions"],
         due_at=row["due_at"],
-        leased_at=row["leased_at"],
+        leased_at=leased_at,
     )
 
 
@@ -87,18 +88,20 @@ def held_key(row: Row) -> Held:
 
 
 CAPS: Final = "key_cap, host_cap, tenant_cap"
+_UNCAPPED: Final = (None, None, None)
 
 
 def caps_of(row: Row) -> tuple[str, ...]:
     """The caps of a run, the one that it waits for first."""
     named = (row["key_cap"], row["host_cap"], row["tenant_cap"])
-    return tuple(cap for cap in named if cap is not None)
+    return () if named == _UNCAPPED else tuple(cap for cap in named if cap is not None)
 
 
 def freed(tx: Tx, rows: Sequence[Row]) -> set[Held]:
     """What identifies writes that were accepted; the slots that those runs had are free."""
     for row in rows:
-        tx.caps.update(caps_of(row))
+        if caps := caps_of(row):
+            tx.caps.update(caps)
     return {held_key(row) for row in rows}
 
 
@@ -137,42 +140,58 @@ WITH candidate AS MATERIALIZED (
         lease_version = r.lease_version + 1, attempt = r.attempt + 1
     FROM picked AS p, jobs AS j
     WHERE r.ctid = p.row AND j.id = r.job_id
-    RETURNING r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.priority, r.rank, r.attempt,
-              r.lease_version, r.failures, r.interruptions, r.due_at, r.ready_at, r.leased_at,
-              r.payload_version, j.payload_version AS current_payload, j.lease_sec, j.spec,
-              j.secret_headers, j.payload, j.payload_ref, j.content_type, j.traceparent
+    RETURNING r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version,
+              r.failures, r.interruptions, r.due_at, r.payload_version,
+              j.payload_version AS current_payload, j.lease_sec, j.spec, j.secret_headers,
+              j.payload, j.payload_ref, j.content_type, j.traceparent
 )
-SELECT n.candidates, n.seen, c.*, v.payload AS old_payload, v.payload_ref AS old_payload_ref,
+SELECT n.*, c.*, v.payload AS old_payload, v.payload_ref AS old_payload_ref,
        v.content_type AS old_content_type
 FROM (
-    SELECT coalesce(sum(count), 0)::int AS candidates, array_agg((n, lowest, left_over)) AS seen
+    SELECT coalesce($10, statement_timestamp()) AS leased_at,
+           array_agg((n, count, lowest, left_over, first, last)) AS seen
     FROM (
-        SELECT c.n, count(*), min(c.rank) AS lowest,
-               min(c.rank) FILTER (WHERE p.row IS NULL) AS left_over
+        SELECT c.n, count(*)::int, min(c.rank) AS lowest,
+               min(c.rank) FILTER (WHERE p.row IS NULL) AS left_over,
+               min(c.rank) FILTER (WHERE p.row IS NOT NULL) AS first,
+               max(c.rank) FILTER (WHERE p.row IS NOT NULL) AS last
         FROM candidate AS c LEFT JOIN picked AS p ON p.row = c.row GROUP BY c.n
     ) AS each
 ) AS n
-LEFT JOIN claimed AS c ON true
+FULL JOIN claimed AS c ON false
 LEFT JOIN payload_versions AS v ON c.payload_version <> c.current_payload
       AND v.job_id = c.job_id AND v.version = c.payload_version
 """
+
+
+class Taken(NamedTuple):
+    """The ranks that a claim took of a priority and band: the lowest and the highest."""
+
+    first: datetime
+    last: datetime
 
 
 class Claimed(NamedTuple):
     """What a claim took."""
 
     rows: list[Row]
+    leased_at: datetime
+    """When their leases began."""
+    taken: dict[Band, Taken]
     lowest: dict[Band, datetime]
     """The lowest rank that was READY, by priority and band, whether or not it was taken."""
     left: dict[Band, datetime]
     """The lowest rank that was READY and was not taken, of those that it looked at."""
-    highest: datetime | None
-    """The highest rank that it took."""
     saw_all: bool
     """Whether it saw every READY run from its floors on; there may be more of them if not."""
     drained: bool
     """Whether every READY run is taken now. A claim that came away with little because others
     were taking the same runs does not know that."""
+
+    @property
+    def highest(self) -> datetime | None:
+        """The highest rank that it took."""
+        return max((each.last for each in self.taken.values()), default=None)
 
 
 async def claim(
@@ -188,15 +207,21 @@ async def claim(
     """
     looked_at = limit * 2 + 16  # others take at the same time
     rows = await tx.rows(CLAIM, lane, *columns(ranges, 6), limit, worker_id, tx.now, looked_at)
-    taken = [row for row in rows if row["job_id"] is not None]
-    candidates, seen = rows[0]["candidates"], rows[0]["seen"] or ()
+    told = next(row for row in rows if row["leased_at"] is not None)
+    rows = [row for row in rows if row is not told]
     bands = [Band(each.priority, is_queued(each.floor)) for each in ranges]
-    lowest = {bands[n - 1]: rank for n, rank, _ in seen}
-    left = {bands[n - 1]: rank for n, _, rank in seen if rank is not None}
+    taken, lowest, left, candidates = {}, {}, {}, 0
+    for n, count, low, left_over, first, last in told["seen"] or ():
+        band = bands[n - 1]
+        candidates += count
+        lowest[band] = low
+        if left_over is not None:
+            left[band] = left_over
+        if first is not None:
+            taken[band] = Taken(first, last)
     saw_all = candidates < looked_at
-    highest = max((row["rank"] for row in taken), default=None)
-    drained = saw_all and len(taken) == candidates
-    return Claimed(taken, lowest, left, highest, saw_all, drained)
+    drained = saw_all and len(rows) == candidates
+    return Claimed(rows, told["leased_at"], taken, lowest, left, saw_all, drained)
 
 
 # What a sweep compares the floors with.
@@ -222,25 +247,35 @@ async def lowest_ready(tx: Tx, lane: str, spans: Sequence[Span]) -> dict[Band, d
 
 # What a worker asks of lanes that it does not know to have any work.
 LOOK: Final = """
-SELECT p.lane, p.priority, p.floor, (
-    SELECT r.rank FROM runs AS r
-    WHERE r.lane = p.lane AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
-      AND r.rank < p.until AND r.state = 'READY'
-    ORDER BY r.rank LIMIT 1) AS rank
-FROM unnest($1::text[], $2::int[], $3::timestamptz[], $4::timestamptz[])
-     AS p(lane, priority, floor, until)
+SELECT n.clock, f.*
+FROM (SELECT coalesce($5, now()) AS clock) AS n
+LEFT JOIN (
+    SELECT p.lane, p.priority, p.floor, c.rank
+    FROM unnest($1::text[], $2::int[], $3::timestamptz[], $4::timestamptz[])
+         AS p(lane, priority, floor, until)
+    CROSS JOIN LATERAL (
+        SELECT r.rank FROM runs AS r
+        WHERE r.lane = p.lane AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
+          AND r.rank < p.until AND r.state = 'READY'
+        ORDER BY r.rank LIMIT 1
+    ) AS c
+) AS f ON true
 """
 
 
-async def look(tx: Tx, spans: Mapping[str, Sequence[Span]]) -> dict[str, dict[Band, datetime]]:
-    """For each lane, in each of its spans, the lowest rank that is READY there, if one is."""
+async def look(
+    tx: Tx, spans: Mapping[str, Sequence[Span]]
+) -> tuple[datetime, dict[str, dict[Band, datetime]]]:
+    """The transaction's time, and for each lane, in each of its spans, the lowest rank that is
+    READY there, if one is."""
     asked = [(name, *span) for name, each in spans.items() for span in each]
+    rows = await tx.rows(LOOK, *columns(asked, 4), tx.now)
     found: dict[str, dict[Band, datetime]] = {}
-    for row in await tx.rows(LOOK, *columns(asked, 4)):
+    for row in rows:
         if row["rank"] is not None:
             band = Band(row["priority"], is_queued(row["floor"]))
             found.setdefault(row["lane"], {})[band] = row["rank"]
-    return found
+    return rows[0]["clock"], found
 
 
 # --- heartbeat --------------------------------------------------------------------------------

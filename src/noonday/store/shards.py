@@ -8,8 +8,8 @@ owner can follow: each reads the epochs again after taking the lock in shared mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Final, cast
 from uuid import UUID
 
 from noonday.domain.errors import FenceLost
@@ -72,18 +72,21 @@ async def release(tx: Tx, owner_id: UUID, shards: Sequence[int]) -> int:
 
 
 EPOCHS: Final = """
-SELECT shard, epoch FROM shards
+SELECT shard, epoch, coalesce($3, clock_timestamp()) AS clock FROM shards
 WHERE shard = ANY($1::int[]) AND owner_id = $2 AND leased_until >= coalesce($3, now())
 """
 
 
-async def fence(tx: Tx, owner_id: UUID, epochs: Mapping[int, int]) -> None:
-    """Make sure that every shard in ``epochs`` is still ours, until the transaction ends.
+async def fence(tx: Tx, owner_id: UUID, epochs: Mapping[int, int]) -> datetime:
+    """Make sure that every shard in ``epochs`` is still ours, until the transaction ends; the time
+    then. One that was opened with :func:`locks.sharing` has their locks already.
 
     Raises :class:`FenceLost`. READ COMMITTED matters: the epochs are read by a later statement
     than the one that waited for the lock.
     """
-    await locks.share_shards(tx, list(epochs))
+    if tx.opening != locks.sharing(epochs):
+        await locks.share_shards(tx, epochs)
     rows = await tx.rows(EPOCHS, sorted(epochs), owner_id, tx.now)
     if {row["shard"]: row["epoch"] for row in rows} != dict(epochs):
         raise FenceLost("a shard has another owner by now")
+    return cast(datetime, rows[0]["clock"])

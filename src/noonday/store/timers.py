@@ -30,23 +30,32 @@ async def arm(tx: Tx, timers: Sequence[Timer], now: datetime) -> None:
 
 
 # The due index serves the order; `$1` and `$2` are values, so other partitions are not planned.
+# Jobs are looked up one by one: a join is planned for a whole batch, by reading all jobs where
+# those are few, and most ticks find a handful.
 DUE: Final = """
-SELECT t.job_id, t.occurrence_at, t.due_at, t.schedule_version, t.seq, t.shard,
-       j.schedule_version = t.schedule_version AND j.state = 'ACTIVE' AS current, j.spec,
-       j.tenant_id, j.lane, j.priority, j.target_host, j.concurrency_key
-FROM (SELECT * FROM timers
-      WHERE due_at >= $1 AND due_at <= $2 AND shard = ANY($3::int[])
-      ORDER BY due_at LIMIT $4) AS t
-LEFT JOIN jobs AS j ON j.id = t.job_id
-ORDER BY t.due_at
+SELECT n.clock, d.*
+FROM (SELECT coalesce($5, now()) AS clock) AS n
+LEFT JOIN (
+    SELECT t.job_id, t.occurrence_at, t.due_at, t.schedule_version, t.seq, t.shard,
+           j.schedule_version = t.schedule_version AND j.state = 'ACTIVE' AS current, j.spec,
+           j.tenant_id, j.lane, j.priority, j.target_host, j.concurrency_key
+    FROM (SELECT * FROM timers
+          WHERE due_at >= $1 AND due_at <= $2 AND due_at <= coalesce($5, now())
+            AND shard = ANY($3::int[])
+          ORDER BY due_at LIMIT $4) AS t
+    LEFT JOIN LATERAL (SELECT * FROM jobs WHERE id = t.job_id LIMIT 1) AS j ON true
+) AS d ON true
+ORDER BY d.due_at
 """
 
 
 async def due(
-    tx: Tx, floor: datetime, now: datetime, shards: Sequence[int], limit: int
-) -> list[Row]:
-    """Timers that are due, oldest first, with what their jobs say now."""
-    return await tx.rows(DUE, floor, now, shards, limit)
+    tx: Tx, floor: datetime, until: datetime, shards: Sequence[int], limit: int
+) -> tuple[datetime, list[Row]]:
+    """The transaction's time, and the timers from ``floor`` to ``until`` that are due by then,
+    oldest first, with what their jobs say now."""
+    rows = await tx.rows(DUE, floor, until, shards, limit, tx.now)
+    return rows[0]["clock"], [row for row in rows if row["job_id"] is not None]
 
 
 NEXT_DUE: Final = """

@@ -23,8 +23,8 @@ class CountingStore(Store):
             yield _CountingTx(tx, self.statements)
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Tx]:
-        async with super().reading() as tx:
+    async def singly(self) -> AsyncIterator[Tx]:
+        async with super().singly() as tx:
             yield _CountingTx(tx, self.statements)
 
 

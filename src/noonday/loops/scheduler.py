@@ -188,7 +188,7 @@ class Scheduler:
         return 0
 
     async def _read(self, owned: list[int]) -> tuple[datetime, list[Row]]:
-        async with self._store.reading() as tx:
+        async with self._store.singly() as tx:
             expected = await self._expected(tx)
             if expected >= self._indexed_until:
                 self._indexed_until = await partitions.indexed_until(tx)

@@ -204,7 +204,7 @@ class Worker:
 
     async def _look(self, unknown: Sequence[Served]) -> None:
         used = {lane.name: lane.floors.each() for lane in unknown}
-        async with self._store.reading() as tx:
+        async with self._store.singly() as tx:
             clock, found = await runs.look(tx, used)
         for lane in unknown:
             lowest = found.get(lane.name, {})

@@ -257,9 +257,12 @@ class Store:
             self.wake(kind)
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Tx]:
-        """For statements that only read and need not see the same moment: each is a transaction by
-        itself, so that nothing but it is sent. Raises :class:`StoreUnavailable`."""
+    async def singly(self) -> AsyncIterator[Tx]:
+        """Statements that are each a transaction of their own, and so save the round trips of BEGIN
+        and COMMIT: looks that need no common snapshot, and single writes that may get lost.
+
+        Raises :class:`StoreUnavailable`.
+        """
         connection = await self._acquire()
         try:
             with unavailable():

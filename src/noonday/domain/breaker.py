@@ -182,9 +182,10 @@ class Windows:
 
     @staticmethod
     def _bucket(window: _Window, number: int) -> _Bucket:
-        window.buckets[:] = [each for each in window.buckets if each.number > number - BUCKETS]
         if not window.buckets or window.buckets[-1].number < number:
             window.buckets.append(_Bucket(number))
+        if window.buckets[0].number <= number - BUCKETS:
+            window.buckets[:] = [each for each in window.buckets if each.number > number - BUCKETS]
         return window.buckets[-1]
 
 

@@ -81,6 +81,8 @@ class Rates:
         have to wait. For what has no rate this asks the database nothing."""
         if self._limited is None:  # nothing may go before it is known how fast
             self._limited = await rates.limited(tx)
+        if not self._limited:
+            return set()
         wanting = [found for flight in flights if (found := self._wants(flight)) is not None]
         if not wanting:
             return set()
@@ -123,8 +125,8 @@ class Rates:
 
     def _wants(self, flight: Flight) -> _Wanting | None:
         """The rates that it needs an instant of. What is too late ends without a request."""
-        limited, target, tenant_id = self._limited, flight.target, flight.lease.tenant_id
-        if not limited or target is None or flight.too_late:
+        limited, target, tenant_id = self._limited or {}, flight.target, flight.lease.tenant_id
+        if target is None or flight.too_late:
             return None
         tenant, host = tenant_key(tenant_id), host_key(tenant_id, target.host)
         found = _Wanting(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence, Set
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -28,6 +28,13 @@ MOST: Final = 10_000
 """More outcomes than this wait to be written: no more should be claimed."""
 
 log = structlog.get_logger()
+
+
+class _Landed(NamedTuple):
+    """An attempt that ended, and what is to be written of it."""
+
+    flight: Flight
+    item: Settlement
 
 
 class Settling:
@@ -75,18 +82,18 @@ class Settling:
         batch, self._unsettled = self._unsettled[:BATCH], self._unsettled[BATCH:]
         if not batch:
             return 0
-        items = [self._decide(flight, outcome) for flight, outcome in batch]
+        landed = [_Landed(flight, self._decide(flight, outcome)) for flight, outcome in batch]
         for flight, _ in batch:
             flight.settling = True
         try:
-            results = await batches.bisect(items, self._write)
+            results = await batches.bisect(landed, self._write)
         except BaseException:
             self._unsettled = batch + self._unsettled
             for flight, _ in batch:
                 flight.settling, flight.in_doubt = False, True
             raise
         counted: list[Ended] = []
-        for (flight, _), item, result in zip(batch, items, results, strict=True):
+        for (flight, item), result in zip(landed, results, strict=True):
             self._note(flight, item, result, counted)
         tally.ended(self._metrics, counted)
         if any(flight.capped for flight, _ in batch):
@@ -95,6 +102,8 @@ class Settling:
 
     def _decide(self, flight: Flight, outcome: Outcome) -> Settlement:
         # One decision per attempt: a settle that is tried again must not draw another delay.
+        if flight.decision is None:
+            flight.decision = lifecycle.PLAIN.get(outcome.kind)
         if flight.decision is None:
             now = flight.lease.leased_at + timedelta(seconds=time.monotonic() - flight.asked)
             flight.decision = lifecycle.settle(
@@ -107,28 +116,33 @@ class Settling:
             )
         return Settlement(flight.held, flight.decision, outcome)
 
-    async def _write(self, items: Sequence[Settlement]) -> Sequence[bool]:
-        doubtful = [item.held for item in items if self._flights[item.held].in_doubt]
+    async def _write(self, landed: Sequence[_Landed]) -> Sequence[bool]:
+        doubtful = [item.held for flight, item in landed if flight.in_doubt]
         async with self._store.transaction() as tx:
             done = await executions.written(tx, doubtful) if doubtful else set()
-            items = await self._explained(tx, items)
-            written = await settlements.apply(tx, [item for item in items if item.held not in done])
-            ended = await self._ended(tx, [item for item in items if item.held in written])
+            items = await self._explained(tx, landed)
+            written = await settlements.apply(
+                tx, [item for item in items if item.held not in done] if done else items
+            )
+            ended = await self._ended(tx, landed, written)
         ended.note()
+        if len(written) == len(landed):
+            return [True] * len(landed)
         done |= written
         return [item.held in done for item in items]
 
-    async def _ended(self, tx: Tx, written: Sequence[Settlement]) -> Endings:
+    async def _ended(self, tx: Tx, landed: Sequence[_Landed], written: Set[Held]) -> Endings:
         """One-off jobs of which that was the last word, where they are counted."""
         endings = Endings(self._backlogs)
-        for item in written:
-            flight = self._flights[item.held]
-            endings.add(flight.lease.tenant_id, item, flight.spec.schedule)
+        for flight, item in landed:
+            if endings.count(flight.lease.tenant_id) and item.held in written:
+                endings.add(flight.lease.tenant_id, item, flight.spec.schedule)
         await endings.look(tx)
         return endings
 
-    async def _explained(self, tx: Tx, items: Sequence[Settlement]) -> Sequence[Settlement]:
+    async def _explained(self, tx: Tx, landed: Sequence[_Landed]) -> Sequence[Settlement]:
         """Where the receiver says that it had done it before: why that is."""
+        items = [item for _, item in landed]
         repeated = [item.held for item in items if item.outcome.duplicate]
         if not repeated:
             return items

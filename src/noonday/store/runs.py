@@ -97,11 +97,16 @@ def caps_of(row: Row) -> tuple[str, ...]:
     return () if named == _UNCAPPED else tuple(cap for cap in named if cap is not None)
 
 
-def freed(tx: Tx, rows: Sequence[Row]) -> set[Held]:
-    """What identifies writes that were accepted; the slots that those runs had are free."""
+def free(tx: Tx, rows: Sequence[Row]) -> None:
+    """The slots that these runs had are free."""
     for row in rows:
         if caps := caps_of(row):
             tx.caps.update(caps)
+
+
+def freed(tx: Tx, rows: Sequence[Row]) -> set[Held]:
+    """What identifies writes that were accepted; the slots that those runs had are free."""
+    free(tx, rows)
     return {held_key(row) for row in rows}
 
 
@@ -368,8 +373,8 @@ _ENDED_INPUT: Final = f"{_ENDED}) AS i({_ENDED_COLUMNS})"
 # The bounds of occurrence_at are values, so that only their partitions are planned and locked.
 COMPLETE: Final = f"""
 WITH held AS MATERIALIZED (
-    SELECT r.row, {_LEASE}, coalesce($11, now()) AS clock
-{FIND.format(input=_ENDED_INPUT, guard=GUARD)}
+    SELECT r.row, {_LEASE}, i.n, coalesce($11, now()) AS clock
+{FIND.format(input=f"{_ENDED}) WITH ORDINALITY AS i({_ENDED_COLUMNS}, n)", guard=GUARD)}
 ), ended AS (
     DELETE FROM runs AS r USING held AS h WHERE {STILL} RETURNING h.*
 ), ledger AS (
@@ -378,15 +383,19 @@ WITH held AS MATERIALIZED (
     WHERE {SAME_RUN.format("o", "e")} AND o.outcome IS NULL
       AND o.occurrence_at >= $12 AND o.occurrence_at <= $13
 ), execution AS ({_EXECUTION.format(source="ended", retry_at="NULL::timestamptz")})
-SELECT job_id, occurrence_at, kind, lease_version, awaited, {CAPS} FROM ended
+SELECT n, awaited, {CAPS} FROM ended
 """
 
 
-async def complete(tx: Tx, ended: Sequence[Ended]) -> set[Held]:
-    """RUNNING → COMPLETE: the run goes, the ledger and the history get their last word."""
+async def complete(tx: Tx, ended: Sequence[Ended]) -> list[int]:
+    """RUNNING → COMPLETE: the run goes, the ledger and the history get their last word. Which of
+    them were written, by their places."""
     rows = await tx.rows(COMPLETE, *columns(ended, 10), tx.now, *bounds(ended))
-    await dependencies.note_runs(tx, rows, "COMPLETE")
-    return freed(tx, rows)
+    free(tx, rows)
+    written = [row["n"] - 1 for row in rows]
+    awaited = [ended[row["n"] - 1] for row in rows if row["awaited"]]
+    await dependencies.note(tx, [(one.job_id, one.occurrence_at, "COMPLETE") for one in awaited])
+    return written
 
 
 RETRY: Final = f"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 import msgspec
@@ -48,7 +48,7 @@ async def apply(tx: Tx, settlements: Sequence[Settlement]) -> set[Held]:
     """Write all; the leases under which something was written. The others were lost before."""
     by_event: dict[Event, list[Settlement]] = defaultdict(list)
     # In key order everywhere, so that no two batches can wait for each other in a circle.
-    for settlement in sorted(settlements, key=lambda settlement: settlement.held):
+    for settlement in sorted(settlements, key=_place):
         by_event[settlement.transition.event].append(settlement)
     crossing = _crossing(by_event) if len(by_event) > 1 else []
     if crossing:
@@ -66,6 +66,12 @@ async def apply(tx: Tx, settlements: Sequence[Settlement]) -> set[Held]:
     return written
 
 
+def _place(settlement: Settlement) -> tuple[bytes, datetime, int, int]:
+    """Where it stands in key order. (Bytes compare faster than a UUID.)"""
+    held = settlement.held
+    return held.job_id.bytes, held.occurrence_at, held.kind, held.lease_version
+
+
 def _crossing(by_event: Mapping[Event, Sequence[Settlement]]) -> list[Held]:
     """Runs of jobs that stand under several events: written event by event, they would be locked
     in another order than by whoever takes the runs of such a job one after the other."""
@@ -77,7 +83,7 @@ def _crossing(by_event: Mapping[Event, Sequence[Settlement]]) -> list[Held]:
 
 
 async def _complete(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
-    return await runs.complete(tx, [one.ended() for one in batch])
+    return {batch[n].held for n in await runs.complete(tx, [one.ended() for one in batch])}
 
 
 async def _retry(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:

@@ -12,10 +12,20 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from noonday.api.checks import Ports, check_job, check_lane, duration, parents_of
 from noonday.api.reading import Fault, Faults, read, read_quickly, read_slowly
-from noonday.api.wire import AfterBody, CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
+from noonday.api.wire import (
+    USUAL_RETRY,
+    AfterBody,
+    CronBody,
+    IntervalBody,
+    JobBody,
+    OnceBody,
+    RetryBody,
+    ScheduleBody,
+)
 from noonday.domain.dependencies import NOTHING, After
 from noonday.domain.lanes import READY_MADE
 from noonday.domain.model import (
+    USUAL_POLICY,
     Cron,
     HttpTarget,
     Interval,
@@ -128,7 +138,6 @@ def _checked(
 def _request(body: JobBody, endpoint: Endpoint) -> JobRequest:
     headers, secrets = _split(body.target.headers)
     target = body.target
-    policy = body.retry_policy
     content_type, payload = _payload(body)
     parents, after_pointer = parents_of(body)
     return JobRequest(
@@ -136,12 +145,18 @@ def _request(body: JobBody, endpoint: Endpoint) -> JobRequest:
         HttpTarget(target.url, target.method, headers, target.timeout_sec), endpoint.host, secrets,
         payload, content_type, body.priority,
         lane_for(target.timeout_sec) if body.lane is UNSET else body.lane, body.lease_sec,
-        RetryPolicy(
-            policy.max_attempts, policy.base_sec, policy.factor, policy.cap_sec, policy.max_age_sec
-        ),
+        _policy(body.retry_policy),
         body.on_unknown, body.cancel_url, body.concurrency_key, body.labels, body.schedule,
         _after(body.after, parents), after_pointer,
     )  # fmt: skip
+
+
+def _policy(body: RetryBody) -> RetryPolicy:
+    if body is USUAL_RETRY:  # as in most jobs: then it is not written with the job
+        return USUAL_POLICY
+    return RetryPolicy(
+        body.max_attempts, body.base_sec, body.factor, body.cap_sec, body.max_age_sec
+    )
 
 
 def _after(body: list[str] | AfterBody, parents: list[str]) -> After:

@@ -14,11 +14,10 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from noonday.api.shapes import LATER
 from noonday.domain.dependencies import MOST_PARENTS
-from noonday.domain.model import LONG_TIMEOUT_SEC, Cron, HttpTarget, RetryPolicy
+from noonday.domain.model import LONG_TIMEOUT_SEC, USUAL_POLICY, Cron, HttpTarget
 from noonday.domain.schedule import LONGEST_SEC
 
 DAY_SEC: Final = 86_400
-_POLICY: Final = RetryPolicy()
 
 
 def _later(description: str, values: tuple[str, ...] | type = object) -> Meta:
@@ -199,15 +198,15 @@ class RetryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     max_attempts: Annotated[
         int, Meta(ge=1, le=1000, description="Attempts that fail until the run is a dead letter.")
-    ] = _POLICY.max_attempts
+    ] = USUAL_POLICY.max_attempts
     base_sec: Annotated[float, Meta(ge=0.1, le=DAY_SEC, description="The first wait.")] = (
-        _POLICY.base_sec
+        USUAL_POLICY.base_sec
     )
     factor: Annotated[float, Meta(ge=1, le=100, description="What each wait grows by.")] = (
-        _POLICY.factor
+        USUAL_POLICY.factor
     )
     cap_sec: Annotated[float, Meta(ge=0.1, le=30 * DAY_SEC, description="The longest wait.")] = (
-        _POLICY.cap_sec
+        USUAL_POLICY.cap_sec
     )
     max_age_sec: (
         Annotated[
@@ -219,8 +218,10 @@ class RetryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ),
         ]
         | None
-    ) = _POLICY.max_age_sec
+    ) = USUAL_POLICY.max_age_sec
 
+
+USUAL_RETRY: Final = RetryBody()
 
 # In a pattern `$` alone lets a line feed follow, to Python though not to ECMA 262.
 JobId = Annotated[
@@ -300,7 +301,7 @@ class JobBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
         | UnsetType
     ) = UNSET
-    retry_policy: RetryBody = RetryBody()
+    retry_policy: RetryBody = USUAL_RETRY
     lease_sec: Annotated[
         int,
         Meta(

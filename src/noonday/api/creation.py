@@ -290,7 +290,7 @@ async def _insert(
     made = list(rows.values())
     await jobs.insert(tx, [row.job for row in made])
     await timers.arm(tx, [row.timer for row in made if row.timer], now)
-    await occurrences.open_now(tx, _openings(made, now, ranks), now)
+    await occurrences.open_new(tx, _openings(made, now, ranks), now)
     await dependencies.insert(
         tx,
         [row.waiting for row in made if row.waiting],

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from noonday.api.problems import ProblemDocument
-from noonday.domain.dependencies import After
+from noonday.domain.dependencies import NOTHING, After
 from noonday.domain.explaining import Constraint
 from noonday.domain.model import Cron, HttpTarget, Interval, Once, RetryPolicy, Schedule
 
@@ -92,8 +92,8 @@ ScheduleDocument = OnceDocument | CronDocument | IntervalDocument
 def schedule_document(schedule: Schedule) -> ScheduleDocument:
     """A schedule with all its defaults."""
     match schedule:
-        case Once(run_at, jitter_sec, grace_sec):
-            return OnceDocument(stamp(run_at), jitter_sec, grace_sec)
+        case Once():
+            return OnceDocument(stamp(schedule.run_at), schedule.jitter_sec, schedule.grace_sec)
         case Cron():
             return CronDocument(
                 schedule.cron,
@@ -165,9 +165,13 @@ class AfterDocument(msgspec.Struct, frozen=True):
     cascade_cancel: bool
 
 
-@lru_cache(4_096)
+_AFTER_NOTHING = AfterDocument([], NOTHING.on, NOTHING.cascade_cancel)
+
+
 def after_document(after: After) -> AfterDocument:
     """What a job was told to wait for, in its one form."""
+    if after is NOTHING:
+        return _AFTER_NOTHING
     return AfterDocument(list(map(str, after.jobs)), after.on, after.cascade_cancel)
 
 

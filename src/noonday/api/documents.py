@@ -49,7 +49,7 @@ def maybe(at: datetime | None) -> str | None:
 # --- Jobs -------------------------------------------------------------------------------------
 
 
-class OnceDocument(msgspec.Struct, frozen=True, tag="once", tag_field="type"):
+class OnceDocument(msgspec.Struct, frozen=True, gc=False, tag="once", tag_field="type"):
     """Fires one time."""
 
     run_at: Stamp
@@ -117,7 +117,7 @@ def schedule_document(schedule: Schedule) -> ScheduleDocument:
             )
 
 
-class TargetDocument(msgspec.Struct, frozen=True, tag="http", tag_field="type"):
+class TargetDocument(msgspec.Struct, frozen=True, gc=False, tag="http", tag_field="type"):
     """The webhook that is called. Headers that carry credentials are shown by name only."""
 
     url: str
@@ -175,7 +175,7 @@ def after_document(after: After) -> AfterDocument:
     return AfterDocument(list(map(str, after.jobs)), after.on, after.cascade_cancel)
 
 
-class JobDocument(msgspec.Struct, frozen=True):
+class JobDocument(msgspec.Struct, frozen=True, gc=False):
     """A job: what was asked for, with all defaults, and how it stands."""
 
     id: Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
@@ -207,7 +207,7 @@ class JobDocument(msgspec.Struct, frozen=True):
     concurrency_key: str | None = None
 
 
-class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
+class BatchItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What became of one job of a batch: the job, or the problem with it."""
 
     index: int

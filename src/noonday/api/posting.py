@@ -135,7 +135,9 @@ async def _read(request: Request, read: _Reads[T_co], body: bytes) -> T_co | lis
 def _misses_a_lane(value: object) -> bool:
     match value:
         case Batch():
-            return any(_misses_a_lane(item.job) for item in value.items)
+            return any(
+                isinstance(item.job, list) and _misses_a_lane(item.job) for item in value.items
+            )
         case list():
             return any(fault.code == UNKNOWN_LANE for fault in value)
         case _:

@@ -41,7 +41,7 @@ MOST_PER_SEC: Final = 100_000
 """Of one batch."""
 
 
-class JobRequest(msgspec.Struct, frozen=True):
+class JobRequest(msgspec.Struct, frozen=True, gc=False):
     """A job to create: sound, with every default in its place."""
 
     name: str
@@ -160,10 +160,10 @@ def _policy(body: RetryBody) -> RetryPolicy:
 
 
 def _after(body: list[str] | AfterBody, parents: list[str]) -> After:
+    if not body:
+        return NOTHING
     jobs = tuple(map(UUID, parents))
-    if isinstance(body, AfterBody):
-        return After(jobs, body.on, body.cascade_cancel)
-    return After(jobs) if jobs else NOTHING
+    return After(jobs, body.on, body.cascade_cancel) if isinstance(body, AfterBody) else After(jobs)
 
 
 def _split(headers: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -195,7 +195,7 @@ _Key = Annotated[
 ]
 
 
-class BatchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BatchEntry(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """One job of a batch, with a key of its own."""
 
     job: Annotated[Raw, Meta(description="A job as for POST /v1/jobs.", examples=[Raw(b"{}")])]
@@ -209,7 +209,7 @@ class BatchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     atomic: Annotated[bool, Meta(description="All of the jobs, or none.")] = False
 
 
-class SoundEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SoundEntry(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """An entry whose job has all its fields as they should be."""
 
     job: JobBody

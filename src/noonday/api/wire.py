@@ -77,7 +77,7 @@ Never = Annotated[None, _later("Not carried out in this release.")]
 
 
 class OnceBody(
-    msgspec.Struct, tag="once", tag_field="type", frozen=True, forbid_unknown_fields=True
+    msgspec.Struct, tag="once", tag_field="type", frozen=True, gc=False, forbid_unknown_fields=True
 ):
     """Fires one time: at ``run_at``, after ``delay``, or else at once. A past time runs at once."""
 
@@ -100,7 +100,7 @@ class OnceBody(
 
 
 class CronBody(
-    msgspec.Struct, tag="cron", tag_field="type", frozen=True, forbid_unknown_fields=True
+    msgspec.Struct, tag="cron", tag_field="type", frozen=True, gc=False, forbid_unknown_fields=True
 ):
     """Fires at each local time that the expression names."""
 
@@ -139,7 +139,12 @@ class CronBody(
 
 
 class IntervalBody(
-    msgspec.Struct, tag="interval", tag_field="type", frozen=True, forbid_unknown_fields=True
+    msgspec.Struct,
+    tag="interval",
+    tag_field="type",
+    frozen=True,
+    gc=False,
+    forbid_unknown_fields=True,
 ):
     """Fires at ``starts_at`` and every ``interval_sec`` after it, however long runs take."""
 
@@ -158,7 +163,7 @@ class IntervalBody(
 ScheduleBody = OnceBody | CronBody | IntervalBody
 
 
-class HttpBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HttpBody(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A webhook: the payload is sent there, signed, and a 2xx answer is success."""
 
     type: Annotated[
@@ -193,7 +198,7 @@ class HttpBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = HttpTarget("").timeout_sec
 
 
-class RetryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RetryBody(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """How long a run is tried: waits of ``base_sec * factor**n``, each longer by up to a fifth."""
 
     max_attempts: Annotated[
@@ -257,7 +262,7 @@ class AfterBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class JobBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JobBody(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A job: what to call, and when."""
 
     schedule: ScheduleBody

@@ -44,7 +44,7 @@ def _written(default: T) -> T:
     return msgspec.field(default_factory=lambda: default)
 
 
-class Once(msgspec.Struct, frozen=True, omit_defaults=True, tag="once", tag_field="type"):
+class Once(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="once", tag_field="type"):
     """Fire one time, at ``run_at``; late rather than never, unless ``grace_sec`` bounds it."""
 
     run_at: datetime
@@ -52,7 +52,7 @@ class Once(msgspec.Struct, frozen=True, omit_defaults=True, tag="once", tag_fiel
     grace_sec: int | None = None
 
 
-class Cron(msgspec.Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="type"):
+class Cron(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="cron", tag_field="type"):
     """Fire whenever the local time of ``timezone`` matches ``cron``."""
 
     cron: str
@@ -66,7 +66,9 @@ class Cron(msgspec.Struct, frozen=True, omit_defaults=True, tag="cron", tag_fiel
     starts_at: datetime | None = None
 
 
-class Interval(msgspec.Struct, frozen=True, omit_defaults=True, tag="interval", tag_field="type"):
+class Interval(
+    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="interval", tag_field="type"
+):
     """Fire at ``starts_at + k * interval_sec``, whatever runs take (k = 0, 1, 2 ...)."""
 
     interval_sec: int
@@ -80,7 +82,9 @@ class Interval(msgspec.Struct, frozen=True, omit_defaults=True, tag="interval", 
 Schedule = Once | Cron | Interval
 
 
-class HttpTarget(msgspec.Struct, frozen=True, omit_defaults=True, tag="http", tag_field="type"):
+class HttpTarget(
+    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="http", tag_field="type"
+):
     """A webhook to call. ``headers`` holds what a customer added, credentials left out."""
 
     url: str
@@ -89,7 +93,7 @@ class HttpTarget(msgspec.Struct, frozen=True, omit_defaults=True, tag="http", ta
     timeout_sec: float = 30.0
 
 
-class RetryPolicy(msgspec.Struct, frozen=True):
+class RetryPolicy(msgspec.Struct, frozen=True, gc=False):
     """How often and how long a run is tried: ``base * factor**(failures - 1)``, at most ``cap``."""
 
     max_attempts: int = 8
@@ -105,7 +109,7 @@ OnUnknown = Literal["retry", "dead_letter"]
 """What follows when nobody knows whether the receiver did the work."""
 
 
-class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The part of a job that is stored as one document and read as a whole."""
 
     schedule: Schedule

@@ -15,6 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 BACKLOG: Final = 2_048
 FINISH_SEC: Final = 10.0
 """How long requests under way get when the server stops."""
+MOST_JOINED: Final = 65_536
+"""Copying a bigger body costs more than sending its head by itself."""
 
 
 class _Server(uvicorn.Server):
@@ -39,8 +41,12 @@ class _Joining:
     def write(self, data: bytes) -> None:
         """Send, or keep, what uvicorn has written."""
         if self._head:
-            self._transport.write(self._head + data)
-            self._head = b""
+            head, self._head = self._head, b""
+            if len(data) > MOST_JOINED:
+                self._transport.write(head)
+                self._transport.write(data)
+            else:
+                self._transport.write(head + data)
         elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):
             self._head = data
         else:

@@ -39,6 +39,31 @@ async def test_a_body_over_the_limit_is_refused_while_it_streams(
     assert answer.headers["connection"] == "close"
 
 
+async def test_answers_with_and_without_a_body_follow_each_other_on_one_connection(
+    api: Api,
+) -> None:
+    host, _, port = api.address.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    about = f"Host: x\r\nAuthorization: Bearer {api.admin.token}\r\n"
+    asked = f"HEAD /v1/jobs HTTP/1.1\r\n{about}\r\n".encode()
+    post = (
+        f"POST /v1/jobs HTTP/1.1\r\n{about}Content-Type: application/json\r\n"
+        f"Content-Length: {len(JOB)}\r\nExpect: 100-continue\r\n\r\n"
+    )
+    async with asyncio.timeout(10):
+        for _ in range(2):
+            writer.write(asked)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+            writer.write(post.encode())
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(JOB)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 202 ")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+            assert (await reader.readexactly(length)).startswith(b"{")
+    writer.close()
+
+
 async def test_a_body_that_says_it_is_too_large_is_not_read(api: Api) -> None:
     host, _, port = api.address.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))

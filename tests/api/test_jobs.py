@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -39,6 +40,25 @@ async def test_what_is_created_is_answered_with_all_its_defaults_and_read_back(a
     assert (read.status, read.body) == (200, job)
     (listed,) = (await api.admin.get("/v1/jobs")).body["data"]
     assert listed == job
+
+
+@pytest.mark.parametrize("schedule", [NOW, NIGHTLY, EVERY_HOUR])
+async def test_a_default_that_is_spelled_out_makes_the_same_job(
+    api: Api, schedule: dict[str, Any]
+) -> None:
+    short = (await api.admin.post("/v1/jobs", a_job(schedule=schedule))).body
+    told = {name: short[name] for name in ("retry_policy", "lease_sec", "on_unknown", "lane")}
+    target = {name: value for name, value in short["target"].items() if name != "secret_headers"}
+    spelled = a_job(schedule=schedule | short["schedule"], target=target, **told)
+    made = (await api.admin.post("/v1/jobs", spelled)).body
+    read = [(await api.admin.get(f"/v1/jobs/{job['id']}")).body for job in (short, made)]
+    for name in (*told, "target"):
+        assert read[0][name] == read[1][name] == short[name]
+    kept = await value(api.store, "SELECT array_agg(spec::text ORDER BY id) FROM jobs")
+    assert "retry_policy" not in kept[0]
+    specs = [msgspec.json.decode(text, type=JobSpec) for text in kept]
+    assert specs[0].target == specs[1].target
+    assert specs[0].retry_policy == specs[1].retry_policy
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,8 @@ def insert_without_a_look_at_caps() -> None:
     from noonday.store import occurrences
 
     held = "CASE WHEN c.waits_for IS NOT NULL THEN 'cap' END, c.waits_for"
-    _edit(occurrences, "OPEN", ("c.waits_for IS NULL", "true"), (held, "NULL, NULL"))
+    for statement in ("OPEN", "OPEN_NEW"):
+        _edit(occurrences, statement, ("c.waits_for IS NULL", "true"), (held, "NULL, NULL"))
 
 
 MATRIX = "tests/store/test_matrix.py"

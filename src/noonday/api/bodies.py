@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, TypeVar, cast
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message
 
 from noonday.api import reading
 from noonday.api.context import context_of
@@ -24,8 +26,7 @@ async def read(request: Request, limit: int, *, optional: bool = False) -> bytes
     ``optional``: an empty one is fine, whatever its type.
     """
     try:
-        async with asyncio.timeout(SLOWEST_SEC):
-            body = await _stream(request, limit)
+        body = await _whole(request, limit)
     except ClientDisconnect:
         raise Problem(400, "disconnected", "The body did not come to its end.") from None
     except TimeoutError:
@@ -48,18 +49,49 @@ async def parsed(request: Request, kind: type[T], *, optional: bool = False) -> 
     return value
 
 
-async def _stream(request: Request, limit: int) -> bytes:
+async def _whole(request: Request, limit: int) -> bytes:
     declared = field(request, b"content-length") or ""
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)
+    first = _at_hand(request)
+    if first is not None and not first.get("more_body", False):
+        return _chunk(first, 0, limit)
+    async with asyncio.timeout(SLOWEST_SEC):
+        return await _stream(request, first, limit)
+
+
+def _at_hand(request: Request) -> Message | None:
+    """What has come with the head, or None. (Most bodies have, and need no deadline, which would
+    cost more than all else about them.)"""
+    receiving = cast("Coroutine[Any, Any, Message]", request.receive())
+    try:
+        receiving.send(None)
+    except StopIteration as received:
+        return cast("Message", received.value)
+    receiving.close()  # it waits, and has taken nothing
+    return None
+
+
+async def _stream(request: Request, message: Message | None, limit: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(limit)
-        chunks.append(chunk)
-    return b"".join(chunks)
+    while True:
+        message = message or await request.receive()
+        chunks.append(_chunk(message, size, limit))
+        size += len(chunks[-1])
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+        message = None
+
+
+def _chunk(message: Message, before: int, limit: int) -> bytes:
+    """A piece of a body; raises when the client has gone, or has sent too much with it."""
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    chunk = cast("bytes", message["body"])
+    if before + len(chunk) > limit:
+        raise _too_large(limit)
+    return chunk
 
 
 def _too_large(limit: int) -> Problem:

@@ -35,6 +35,8 @@ CROWD: Final = 4
 LOOK_UP_SEC: Final = 5.0
 """How long to find out what became of a commit whose answer was lost."""
 
+_LATER: Final = (Busy, Moving)
+"""Results by which an order has to come back. (A tuple: asking for a union takes twice as long.)"""
 
 Outcome = Answer | Exception
 
@@ -167,7 +169,7 @@ class Commits:
     async def _write(self, batch: Sequence[_Waiting]) -> Sequence[Result]:
         created = await _commit(self._context, [waiting.order for waiting in batch])
         for waiting, result in zip(batch, created.results, strict=True):
-            if isinstance(result, Busy | Moving):
+            if isinstance(result, _LATER):
                 self._put_off(waiting, result)
             else:
                 self._conclude(waiting, result)
@@ -260,7 +262,7 @@ def _require_all(created: Created) -> None:
         if isinstance(result, Problem):
             raise _of_job(n, result)
     for result in created.results:
-        if isinstance(result, Busy | Moving):
+        if isinstance(result, _LATER):
             raise _NotNow(result)
 
 

@@ -199,10 +199,11 @@ def _lay_out(
     request, tenant_id = order.request, order.caller.tenant_id
     wanted, first_at, planned = _plan(request, job_id, now, ledger_start)
     delay = schedule.jitter(job_id, wanted.jitter_sec)
+    due_at = first_at + delay if delay else first_at
     opening = timer = waiting = armed = None
     if family.edges:
         waiting = Dependent(
-            job_id, tenant_id, first_at, first_at + delay, shard_of(job_id),
+            job_id, tenant_id, first_at, due_at, shard_of(job_id),
             request.after.on, request.after.cascade_cancel, len(family.edges),
         )  # fmt: skip
     elif planned.fire is not None:
@@ -215,13 +216,15 @@ def _lay_out(
         armed = first_at if planned.missed else planned.rearm
     if armed is not None:
         seq = 2 if opening else 1
-        timer = Timer(job_id, armed, armed + delay, 1, seq, shard_of(job_id))
+        timer = Timer(
+            job_id, armed, due_at if armed is first_at else armed + delay, 1, seq, shard_of(job_id)
+        )
     spec = JobSpec(
         wanted, request.target, request.retry_policy, request.lease_sec,
         request.on_unknown, request.cancel_url,
     )  # fmt: skip
     job, text_id = _new_job(order, job_id, now, first_at, spec, box), str(job_id)
-    next_run_at = None if waiting else opening.due_at if opening else first_at + delay
+    next_run_at = None if waiting else opening.due_at if opening else due_at
     waits_for = family.open[: showing.WAITS_FOR]
     document = showing.new_job(job, text_id, spec, request, armed, next_run_at, waits_for)
     answer = Answer(202, f"/v1/jobs/{text_id}", _encode(document))
@@ -261,13 +264,14 @@ def _new_job(
     order: Order, job_id: UUID, now: datetime, first_at: datetime, spec: JobSpec, box: SecretBox
 ) -> NewJob:
     request = order.request
+    labels = _encode(request.labels).decode() if request.labels else "{}"
     sealed = None
     if request.secret_headers:
         sealed = box.seal(_encode(request.secret_headers), order.caller.tenant_id, HEADERS)
     return NewJob(
         job_id, order.caller.tenant_id, now, order.caller.key_id, request.schedule_type, first_at,
         request.name, request.lane, request.priority, request.lease_sec, request.target_host,
-        _encode(request.labels).decode(), _encode(spec).decode(), sealed,
+        labels, _encode(spec).decode(), sealed,
         request.payload if order.payload_ref is None else None, order.payload_ref,
         len(request.payload), request.content_type, order.traceparent,
         _encode(request.after).decode() if request.after.jobs else None, request.concurrency_key,
@@ -290,7 +294,7 @@ async def _insert(
     made = list(rows.values())
     await jobs.insert(tx, [row.job for row in made])
     await timers.arm(tx, [row.timer for row in made if row.timer], now)
-    await occurrences.open_now(tx, _openings(made, now, ranks), now)
+    await occurrences.open_new(tx, _openings(made, now, ranks), now)
     await dependencies.insert(
         tx,
         [row.waiting for row in made if row.waiting],

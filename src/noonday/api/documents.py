@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from noonday.api.problems import ProblemDocument
-from noonday.domain.dependencies import After
+from noonday.domain.dependencies import NOTHING, After
 from noonday.domain.explaining import Constraint
 from noonday.domain.model import Cron, HttpTarget, Interval, Once, RetryPolicy, Schedule
 
@@ -49,7 +49,7 @@ def maybe(at: datetime | None) -> str | None:
 # --- Jobs -------------------------------------------------------------------------------------
 
 
-class OnceDocument(msgspec.Struct, frozen=True, tag="once", tag_field="type"):
+class OnceDocument(msgspec.Struct, frozen=True, gc=False, tag="once", tag_field="type"):
     """Fires one time."""
 
     run_at: Stamp
@@ -92,8 +92,8 @@ ScheduleDocument = OnceDocument | CronDocument | IntervalDocument
 def schedule_document(schedule: Schedule) -> ScheduleDocument:
     """A schedule with all its defaults."""
     match schedule:
-        case Once(run_at, jitter_sec, grace_sec):
-            return OnceDocument(stamp(run_at), jitter_sec, grace_sec)
+        case Once():
+            return OnceDocument(stamp(schedule.run_at), schedule.jitter_sec, schedule.grace_sec)
         case Cron():
             return CronDocument(
                 schedule.cron,
@@ -117,7 +117,7 @@ def schedule_document(schedule: Schedule) -> ScheduleDocument:
             )
 
 
-class TargetDocument(msgspec.Struct, frozen=True, tag="http", tag_field="type"):
+class TargetDocument(msgspec.Struct, frozen=True, gc=False, tag="http", tag_field="type"):
     """The webhook that is called. Headers that carry credentials are shown by name only."""
 
     url: str
@@ -165,13 +165,17 @@ class AfterDocument(msgspec.Struct, frozen=True):
     cascade_cancel: bool
 
 
-@lru_cache(4_096)
+_AFTER_NOTHING = AfterDocument([], NOTHING.on, NOTHING.cascade_cancel)
+
+
 def after_document(after: After) -> AfterDocument:
     """What a job was told to wait for, in its one form."""
+    if after is NOTHING:
+        return _AFTER_NOTHING
     return AfterDocument(list(map(str, after.jobs)), after.on, after.cascade_cancel)
 
 
-class JobDocument(msgspec.Struct, frozen=True):
+class JobDocument(msgspec.Struct, frozen=True, gc=False):
     """A job: what was asked for, with all defaults, and how it stands."""
 
     id: Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
@@ -203,7 +207,7 @@ class JobDocument(msgspec.Struct, frozen=True):
     concurrency_key: str | None = None
 
 
-class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
+class BatchItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What became of one job of a batch: the job, or the problem with it."""
 
     index: int

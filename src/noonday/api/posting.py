@@ -58,8 +58,13 @@ async def create(request: Request) -> Response:
     try:
         if share.refusal is not None and use is None:
             raise share.refusal
-        order = await _kept(context, sender.order(job, use, share.refusal))
-        (answer,) = await _discarding(context, [order], _commits(request).submit_all([order]))
+        order = sender.order(job, use, share.refusal)
+        writing = _commits(request).submit_all
+        if _is_big(order):
+            order = await _kept(context, order)
+            (answer,) = await _discarding(context, [order], writing([order]))
+        else:
+            (answer,) = await writing([order])
         if isinstance(answer, Exception):
             raise answer
         if not answer.replayed:
@@ -130,7 +135,9 @@ async def _read(request: Request, read: _Reads[T_co], body: bytes) -> T_co | lis
 def _misses_a_lane(value: object) -> bool:
     match value:
         case Batch():
-            return any(_misses_a_lane(item.job) for item in value.items)
+            return any(
+                isinstance(item.job, list) and _misses_a_lane(item.job) for item in value.items
+            )
         case list():
             return any(fault.code == UNKNOWN_LANE for fault in value)
         case _:
@@ -179,9 +186,11 @@ def _an_exception(error: BaseException) -> Exception:
 
 def _told(outcome: Outcome) -> Answer | Problem:
     """An outcome as an item of a batch tells it."""
+    if isinstance(outcome, Answer):
+        return outcome
     if isinstance(outcome, StoreUnavailable):
         return problems.unavailable()
-    if isinstance(outcome, Answer | Problem):
+    if isinstance(outcome, Problem):
         return outcome
     raise outcome
 

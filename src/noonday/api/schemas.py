@@ -12,10 +12,20 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from noonday.api.checks import Ports, check_job, check_lane, duration, parents_of
 from noonday.api.reading import Fault, Faults, read, read_quickly, read_slowly
-from noonday.api.wire import AfterBody, CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
+from noonday.api.wire import (
+    USUAL_RETRY,
+    AfterBody,
+    CronBody,
+    IntervalBody,
+    JobBody,
+    OnceBody,
+    RetryBody,
+    ScheduleBody,
+)
 from noonday.domain.dependencies import NOTHING, After
 from noonday.domain.lanes import READY_MADE
 from noonday.domain.model import (
+    USUAL_POLICY,
     Cron,
     HttpTarget,
     Interval,
@@ -31,7 +41,7 @@ MOST_PER_SEC: Final = 100_000
 """Of one batch."""
 
 
-class JobRequest(msgspec.Struct, frozen=True):
+class JobRequest(msgspec.Struct, frozen=True, gc=False):
     """A job to create: sound, with every default in its place."""
 
     name: str
@@ -128,7 +138,6 @@ def _checked(
 def _request(body: JobBody, endpoint: Endpoint) -> JobRequest:
     headers, secrets = _split(body.target.headers)
     target = body.target
-    policy = body.retry_policy
     content_type, payload = _payload(body)
     parents, after_pointer = parents_of(body)
     return JobRequest(
@@ -136,19 +145,25 @@ def _request(body: JobBody, endpoint: Endpoint) -> JobRequest:
         HttpTarget(target.url, target.method, headers, target.timeout_sec), endpoint.host, secrets,
         payload, content_type, body.priority,
         lane_for(target.timeout_sec) if body.lane is UNSET else body.lane, body.lease_sec,
-        RetryPolicy(
-            policy.max_attempts, policy.base_sec, policy.factor, policy.cap_sec, policy.max_age_sec
-        ),
+        _policy(body.retry_policy),
         body.on_unknown, body.cancel_url, body.concurrency_key, body.labels, body.schedule,
         _after(body.after, parents), after_pointer,
     )  # fmt: skip
 
 
+def _policy(body: RetryBody) -> RetryPolicy:
+    if body is USUAL_RETRY:  # as in most jobs: then it is not written with the job
+        return USUAL_POLICY
+    return RetryPolicy(
+        body.max_attempts, body.base_sec, body.factor, body.cap_sec, body.max_age_sec
+    )
+
+
 def _after(body: list[str] | AfterBody, parents: list[str]) -> After:
+    if not body:
+        return NOTHING
     jobs = tuple(map(UUID, parents))
-    if isinstance(body, AfterBody):
-        return After(jobs, body.on, body.cascade_cancel)
-    return After(jobs) if jobs else NOTHING
+    return After(jobs, body.on, body.cascade_cancel) if isinstance(body, AfterBody) else After(jobs)
 
 
 def _split(headers: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -180,7 +195,7 @@ _Key = Annotated[
 ]
 
 
-class BatchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BatchEntry(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """One job of a batch, with a key of its own."""
 
     job: Annotated[Raw, Meta(description="A job as for POST /v1/jobs.", examples=[Raw(b"{}")])]
@@ -194,7 +209,7 @@ class BatchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     atomic: Annotated[bool, Meta(description="All of the jobs, or none.")] = False
 
 
-class SoundEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SoundEntry(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """An entry whose job has all its fields as they should be."""
 
     job: JobBody

@@ -91,6 +91,7 @@ class Shape:
             "Outline",
             [(field, kind | UnsetType, UNSET) for field, kind in fields],
             rename=dict(zip((field for field, _ in fields), names, strict=True)),
+            gc=False,
         )
 
     @cached_property

@@ -14,11 +14,10 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from noonday.api.shapes import LATER
 from noonday.domain.dependencies import MOST_PARENTS
-from noonday.domain.model import LONG_TIMEOUT_SEC, Cron, HttpTarget, RetryPolicy
+from noonday.domain.model import LONG_TIMEOUT_SEC, USUAL_POLICY, Cron, HttpTarget
 from noonday.domain.schedule import LONGEST_SEC
 
 DAY_SEC: Final = 86_400
-_POLICY: Final = RetryPolicy()
 
 
 def _later(description: str, values: tuple[str, ...] | type = object) -> Meta:
@@ -78,7 +77,7 @@ Never = Annotated[None, _later("Not carried out in this release.")]
 
 
 class OnceBody(
-    msgspec.Struct, tag="once", tag_field="type", frozen=True, forbid_unknown_fields=True
+    msgspec.Struct, tag="once", tag_field="type", frozen=True, gc=False, forbid_unknown_fields=True
 ):
     """Fires one time: at ``run_at``, after ``delay``, or else at once. A past time runs at once."""
 
@@ -101,7 +100,7 @@ class OnceBody(
 
 
 class CronBody(
-    msgspec.Struct, tag="cron", tag_field="type", frozen=True, forbid_unknown_fields=True
+    msgspec.Struct, tag="cron", tag_field="type", frozen=True, gc=False, forbid_unknown_fields=True
 ):
     """Fires at each local time that the expression names."""
 
@@ -140,7 +139,12 @@ class CronBody(
 
 
 class IntervalBody(
-    msgspec.Struct, tag="interval", tag_field="type", frozen=True, forbid_unknown_fields=True
+    msgspec.Struct,
+    tag="interval",
+    tag_field="type",
+    frozen=True,
+    gc=False,
+    forbid_unknown_fields=True,
 ):
     """Fires at ``starts_at`` and every ``interval_sec`` after it, however long runs take."""
 
@@ -159,7 +163,7 @@ class IntervalBody(
 ScheduleBody = OnceBody | CronBody | IntervalBody
 
 
-class HttpBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HttpBody(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A webhook: the payload is sent there, signed, and a 2xx answer is success."""
 
     type: Annotated[
@@ -194,20 +198,20 @@ class HttpBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = HttpTarget("").timeout_sec
 
 
-class RetryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RetryBody(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """How long a run is tried: waits of ``base_sec * factor**n``, each longer by up to a fifth."""
 
     max_attempts: Annotated[
         int, Meta(ge=1, le=1000, description="Attempts that fail until the run is a dead letter.")
-    ] = _POLICY.max_attempts
+    ] = USUAL_POLICY.max_attempts
     base_sec: Annotated[float, Meta(ge=0.1, le=DAY_SEC, description="The first wait.")] = (
-        _POLICY.base_sec
+        USUAL_POLICY.base_sec
     )
     factor: Annotated[float, Meta(ge=1, le=100, description="What each wait grows by.")] = (
-        _POLICY.factor
+        USUAL_POLICY.factor
     )
     cap_sec: Annotated[float, Meta(ge=0.1, le=30 * DAY_SEC, description="The longest wait.")] = (
-        _POLICY.cap_sec
+        USUAL_POLICY.cap_sec
     )
     max_age_sec: (
         Annotated[
@@ -219,8 +223,10 @@ class RetryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ),
         ]
         | None
-    ) = _POLICY.max_age_sec
+    ) = USUAL_POLICY.max_age_sec
 
+
+USUAL_RETRY: Final = RetryBody()
 
 # In a pattern `$` alone lets a line feed follow, to Python though not to ECMA 262.
 JobId = Annotated[
@@ -256,7 +262,7 @@ class AfterBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class JobBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JobBody(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A job: what to call, and when."""
 
     schedule: ScheduleBody
@@ -300,7 +306,7 @@ class JobBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
         | UnsetType
     ) = UNSET
-    retry_policy: RetryBody = RetryBody()
+    retry_policy: RetryBody = USUAL_RETRY
     lease_sec: Annotated[
         int,
         Meta(

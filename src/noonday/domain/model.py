@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
+
+T = TypeVar("T")
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
@@ -33,8 +35,16 @@ def shard_of(job_id: UUID) -> int:
 
 # --- What a tenant asked for ------------------------------------------------------------------
 
+# A document of each job is stored, without what has its default value: so a default that stands
+# here never changes. (It is told by identity: one that a client has spelled out may be written.)
 
-class Once(msgspec.Struct, frozen=True, tag="once", tag_field="type"):
+
+def _written(default: T) -> T:
+    """A field that is always written: statements read it out of the document."""
+    return msgspec.field(default_factory=lambda: default)
+
+
+class Once(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="once", tag_field="type"):
     """Fire one time, at ``run_at``; late rather than never, unless ``grace_sec`` bounds it."""
 
     run_at: datetime
@@ -42,44 +52,48 @@ class Once(msgspec.Struct, frozen=True, tag="once", tag_field="type"):
     grace_sec: int | None = None
 
 
-class Cron(msgspec.Struct, frozen=True, tag="cron", tag_field="type"):
+class Cron(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="cron", tag_field="type"):
     """Fire whenever the local time of ``timezone`` matches ``cron``."""
 
     cron: str
     timezone: str = "UTC"
     jitter_sec: int = 0
     misfire: Literal["one"] = "one"
-    overlap: Literal["skip", "allow"] = "skip"
+    overlap: Literal["skip", "allow"] = _written("skip")
     grace_sec: int = 86_400
     dst_gap: Literal["run"] = "run"
     dst_fold: Literal["first"] = "first"
     starts_at: datetime | None = None
 
 
-class Interval(msgspec.Struct, frozen=True, tag="interval", tag_field="type"):
+class Interval(
+    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="interval", tag_field="type"
+):
     """Fire at ``starts_at + k * interval_sec``, whatever runs take (k = 0, 1, 2 ...)."""
 
     interval_sec: int
     starts_at: datetime
     jitter_sec: int = 0
     misfire: Literal["one"] = "one"
-    overlap: Literal["skip", "allow"] = "skip"
+    overlap: Literal["skip", "allow"] = _written("skip")
     grace_sec: int = 86_400
 
 
 Schedule = Once | Cron | Interval
 
 
-class HttpTarget(msgspec.Struct, frozen=True, tag="http", tag_field="type"):
+class HttpTarget(
+    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="http", tag_field="type"
+):
     """A webhook to call. ``headers`` holds what a customer added, credentials left out."""
 
     url: str
-    method: Literal["POST", "PUT", "PATCH", "GET", "DELETE"] = "POST"
+    method: Literal["POST", "PUT", "PATCH", "GET", "DELETE"] = _written("POST")
     headers: dict[str, str] = {}
     timeout_sec: float = 30.0
 
 
-class RetryPolicy(msgspec.Struct, frozen=True):
+class RetryPolicy(msgspec.Struct, frozen=True, gc=False):
     """How often and how long a run is tried: ``base * factor**(failures - 1)``, at most ``cap``."""
 
     max_attempts: int = 8
@@ -89,16 +103,18 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     max_age_sec: int | None = 86_400
 
 
+USUAL_POLICY: Final = RetryPolicy()
+
 OnUnknown = Literal["retry", "dead_letter"]
 """What follows when nobody knows whether the receiver did the work."""
 
 
-class JobSpec(msgspec.Struct, frozen=True):
+class JobSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The part of a job that is stored as one document and read as a whole."""
 
     schedule: Schedule
     target: HttpTarget
-    retry_policy: RetryPolicy = RetryPolicy()
+    retry_policy: RetryPolicy = USUAL_POLICY
     lease_sec: int = 60
     on_unknown: OnUnknown = "retry"
     cancel_url: str | None = None

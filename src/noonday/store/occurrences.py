@@ -160,15 +160,15 @@ class Opening(NamedTuple):
     concurrency_key: str | None = None
 
 
-OPEN: Final = f"""
+# `{0}` says what becomes of a row that is in the ledger already, `{1}` which runs there are then.
+_OPEN: Final = f"""
 WITH ledger AS (
     INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materialized_at,
                              attempts)
     SELECT job_id, occurrence_at, kind, tenant_id, due_at, $12::timestamptz, 0
     FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::timestamptz[])
          AS o(job_id, occurrence_at, kind, tenant_id, due_at)
-    ON CONFLICT DO NOTHING
-    RETURNING job_id, occurrence_at, kind
+    {{0}}
 )
 INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority, rank,
                   state, due_at, ready_at, {caps.COLUMNS})
@@ -179,17 +179,34 @@ FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::timestamptz
             $7::text[], $8::int[], $9::timestamptz[], $10::text[], $11::text[])
      AS o(job_id, occurrence_at, kind, tenant_id, due_at, payload_version, lane, priority, rank,
           target_host, concurrency_key)
-JOIN ledger AS l ON l.job_id = o.job_id AND l.occurrence_at = o.occurrence_at AND l.kind = o.kind
+{{1}}
 {caps.of("o")}
 RETURNING hold_key
 """
 
+OPEN: Final = _OPEN.format(
+    "ON CONFLICT DO NOTHING RETURNING job_id, occurrence_at, kind",
+    "JOIN ledger AS l ON l.job_id = o.job_id AND l.occurrence_at = o.occurrence_at "
+    "AND l.kind = o.kind",
+)
+# A conflict costs a confirmation of each row, and a join. With a new id there cannot be one.
+OPEN_NEW: Final = _OPEN.format("", "")
+
 
 async def open_now(tx: Tx, openings: Sequence[Opening], now: datetime) -> int:
     """Ledger row and READY run for each, held where it has a cap; how many were new."""
+    return await _open(tx, OPEN, openings, now)
+
+
+async def open_new(tx: Tx, openings: Sequence[Opening], now: datetime) -> None:
+    """The same for jobs that are made in this transaction."""
+    await _open(tx, OPEN_NEW, openings, now)
+
+
+async def _open(tx: Tx, statement: str, openings: Sequence[Opening], now: datetime) -> int:
     if not openings:
         return 0
-    rows = await tx.rows(OPEN, *columns(openings, 11), now)
+    rows = await tx.rows(statement, *columns(openings, 11), now)
     tx.caps.update(row["hold_key"] for row in rows if row["hold_key"] is not None)
     return len(rows)
 

@@ -18,7 +18,7 @@ from noonday.store import DirectConnection, Store
 CHANNEL: Final = "noonday"
 RUNS: Final = "runs"
 TIMERS: Final = "timers"
-PAUSE_SEC: Final = 0.01
+PAUSE_SEC: Final = 0.004
 AGAIN_SEC: Final = 1.0
 NOTIFY_SEC: Final = 5.0
 PROBE_SEC: Final = 10.0

@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid4
 
 import structlog
@@ -29,8 +29,6 @@ from msgspec.structs import replace
 
 from noonday import __version__, listening
 from noonday.api import admin_port
-from noonday.api.app import create_app
-from noonday.api.context import AppContext
 from noonday.domain.breaker import pauses
 from noonday.domain.errors import NoondayError, NoRoom, SecretUnreadable, StoreUnavailable
 from noonday.domain.fair import Ranker
@@ -38,8 +36,6 @@ from noonday.domain.model import HttpTarget, Reason
 from noonday.domain.pools import Pool
 from noonday.domain.roles import Role
 from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, find_binaries, running_dsn
-from noonday.executors.http import HttpExecutor
-from noonday.executors.posting import Poster
 from noonday.loops import Loop
 from noonday.loops.admission import Admission
 from noonday.loops.admitting import Admitting
@@ -48,7 +44,6 @@ from noonday.loops.costs import TELL_SEC
 from noonday.loops.dependents import LOOK_SEC as FAMILIES_SEC
 from noonday.loops.dependents import Dependents
 from noonday.loops.fairness import REFRESH_SEC, Fairness
-from noonday.loops.flight import BEAT_SEC
 from noonday.loops.gauges import Gauges
 from noonday.loops.janitor import Janitor
 from noonday.loops.lookout import LOOK_SEC, SLOWLY, Lookout
@@ -56,14 +51,12 @@ from noonday.loops.marking import Marking
 from noonday.loops.operations import Operations
 from noonday.loops.pacing import Pacing
 from noonday.loops.pending import Recount
-from noonday.loops.rates import READ_SEC
 from noonday.loops.reaper import Reaper
 from noonday.loops.replays import Replays
 from noonday.loops.retries import Retries
 from noonday.loops.scaling import Scaling
 from noonday.loops.scheduler import Scheduler
 from noonday.loops.vitals import Reporter
-from noonday.loops.worker import Worker
 from noonday.settings import Settings
 from noonday.store import (
     Store,
@@ -83,6 +76,9 @@ from noonday.store.secretbox import SecretBox, create_key_file, read_key_file
 from noonday.store.signing import SigningKeys
 from noonday.store.wakeups import RETRIES, RUNS, TIMERS, Wakeups
 from noonday.telemetry import Metrics, configure_logs
+
+if TYPE_CHECKING:
+    from noonday.loops.worker import Worker
 
 WAIT_FOR_DATABASE_SEC: Final = 30.0
 GAUGES_SEC: Final = 5.0
@@ -162,9 +158,14 @@ class Node:
 
 # --- what each role consists of ---------------------------------------------------------------
 
+# What only one of them needs and is big is imported there: 3 MB of API, 9 of HTTP client.
+
 
 async def api(node: Node) -> None:
     """HTTP in."""
+    from noonday.api.app import create_app
+    from noonday.api.context import AppContext
+
     settings = node.settings
     node.loop("report", _reporter(node), pause_sec=REPORT_SEC, steady=True)
     _admitting(node)
@@ -284,11 +285,15 @@ def _admitting(node: Node) -> Admitting:
 
 def _alerts(node: Node, leads: Callable[[], bool]) -> None:
     settings = node.settings
-    url = settings.alert_url
+    poster = None
+    if settings.alert_url is not None:
+        from noonday.executors.posting import Poster
+
+        poster = Poster(settings.alert_url, settings.alert_authorization)
     alerts = Alerts(
         node.store,
         node.metrics,
-        Poster(url, settings.alert_authorization) if url is not None else None,
+        poster,
         objective=settings.objective_of,
         repeat=timedelta(seconds=settings.alert_repeat_sec),
         leads=leads,
@@ -300,6 +305,11 @@ def _alerts(node: Node, leads: Callable[[], bool]) -> None:
 
 async def worker(node: Node) -> None:
     """Runs are claimed, carried out and settled."""
+    from noonday.executors.http import HttpExecutor
+    from noonday.loops.flight import BEAT_SEC
+    from noonday.loops.rates import READ_SEC
+    from noonday.loops.worker import Worker
+
     settings = node.settings
     plan = [Pool(*pool) for pool in settings.pools]
     slots = sum(pool.slots for pool in plan)

@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid4
 
 import structlog
@@ -29,8 +29,6 @@ from msgspec.structs import replace
 
 from noonday import __version__, listening
 from noonday.api import admin_port
-from noonday.api.app import create_app
-from noonday.api.context import AppContext
 from noonday.domain.breaker import pauses
 from noonday.domain.errors import NoondayError, NoRoom, SecretUnreadable, StoreUnavailable
 from noonday.domain.fair import Ranker
@@ -38,30 +36,27 @@ from noonday.domain.model import HttpTarget, Reason
 from noonday.domain.pools import Pool
 from noonday.domain.roles import Role
 from noonday.embedded import EmbeddedPostgres, EmbeddedPostgresError, find_binaries, running_dsn
-from noonday.executors.http import HttpExecutor
-from noonday.executors.posting import Poster
 from noonday.loops import Loop
-from noonday.loops.admission import PAUSE_SEC, Admission
+from noonday.loops.admission import Admission
 from noonday.loops.admitting import Admitting
 from noonday.loops.alerts import Alerts
 from noonday.loops.costs import TELL_SEC
-from noonday.loops.dependents import LOOK_SEC, Dependents
+from noonday.loops.dependents import LOOK_SEC as FAMILIES_SEC
+from noonday.loops.dependents import Dependents
 from noonday.loops.fairness import REFRESH_SEC, Fairness
-from noonday.loops.flight import BEAT_SEC
 from noonday.loops.gauges import Gauges
 from noonday.loops.janitor import Janitor
+from noonday.loops.lookout import LOOK_SEC, SLOWLY, Lookout
 from noonday.loops.marking import Marking
 from noonday.loops.operations import Operations
-from noonday.loops.pacing import LONGEST_SEC, Pacing
+from noonday.loops.pacing import Pacing
 from noonday.loops.pending import Recount
-from noonday.loops.rates import READ_SEC
 from noonday.loops.reaper import Reaper
 from noonday.loops.replays import Replays
 from noonday.loops.retries import Retries
 from noonday.loops.scaling import Scaling
 from noonday.loops.scheduler import Scheduler
 from noonday.loops.vitals import Reporter
-from noonday.loops.worker import Worker
 from noonday.settings import Settings
 from noonday.store import (
     Store,
@@ -79,8 +74,11 @@ from noonday.store.blobs import LocalBlobs
 from noonday.store.connections import host_name
 from noonday.store.secretbox import SecretBox, create_key_file, read_key_file
 from noonday.store.signing import SigningKeys
-from noonday.store.wakeups import RUNS, TIMERS, Wakeups
+from noonday.store.wakeups import RETRIES, RUNS, TIMERS, Wakeups
 from noonday.telemetry import Metrics, configure_logs
+
+if TYPE_CHECKING:
+    from noonday.loops.worker import Worker
 
 WAIT_FOR_DATABASE_SEC: Final = 30.0
 GAUGES_SEC: Final = 5.0
@@ -88,6 +86,8 @@ ALERTS_SEC: Final = 5.0
 SCALING_SEC: Final = 5.0
 REPORT_SEC: Final = 2.0
 PENDING_SEC: Final = 1.0
+SELDOM_SEC: Final = 10.0
+"""How often a loop looks by itself that is told when there is something to do."""
 RETIRE_SEC: Final = 0.5
 REST_SEC: Final = 0.003
 """What is due, or waits to be claimed, gathers for so long at most."""
@@ -158,9 +158,14 @@ class Node:
 
 # --- what each role consists of ---------------------------------------------------------------
 
+# What only one of them needs and is big is imported there: 3 MB of API, 9 of HTTP client.
+
 
 async def api(node: Node) -> None:
     """HTTP in."""
+    from noonday.api.app import create_app
+    from noonday.api.context import AppContext
+
     settings = node.settings
     node.loop("report", _reporter(node), pause_sec=REPORT_SEC, steady=True)
     _admitting(node)
@@ -184,8 +189,8 @@ async def api(node: Node) -> None:
 
 async def scheduler(node: Node) -> None:
     """Timers become runs; retries, replays, expired leases and old partitions are looked after."""
-    settings, store, metrics = node.settings, node.store, node.metrics
-    backlogs, ranks = node.backlogs, node.ranker.ranks
+    store, metrics, backlogs, ranks = node.store, node.metrics, node.backlogs, node.ranker.ranks
+    poll_sec = node.wakeups.poll_sec
     part = Scheduler(store, node.id, node.name, metrics, node.wakeups, ranks, backlogs=backlogs)
     try:
         await part.keep_shards()
@@ -193,48 +198,80 @@ async def scheduler(node: Node) -> None:
         log.warning("shards.put_off", error=str(error))  # its loop tries again
     node.stack.push_async_callback(_leave, part.leave)
     node.loop("shards", part.keep_shards, pause_sec=2.0, steady=True)
-    tick = node.loop("scheduler", part.tick, rest_sec=REST_SEC, sleep_for=part.sleep_for)
+    tick = node.loop(
+        "scheduler",
+        part.tick,
+        pause_sec=poll_sec,
+        rest_sec=REST_SEC,
+        sleep_for=part.sleep_for,
+    )
     node.wakeups.on(TIMERS, tick.wake)
     node.loop("scheduler sweep", part.sweep, pause_sec=10.0, steady=True)
     retries = Retries(store, node.wakeups, ranks)
-    node.loop("retries", retries.tick, sleep_for=retries.sleep_for)
-    admission = Admission(store, metrics, node.wakeups, pauses(settings.breaker_pause_sec), ranks)
-    node.loop("admission", admission.tick, pause_sec=PAUSE_SEC, steady=True)
-    dependents = Dependents(store, metrics, node.wakeups, backlogs)
-    tell = node.loop("dependents", dependents.tick)
-    node.wakeups.on(dependencies.WAKE, tell.wake)
-    node.loop("dependents sweep", dependents.look, pause_sec=LOOK_SEC, steady=True)
-    pacing = Pacing(store, metrics, node.wakeups, ranks)
-    node.loop("pacing", pacing.tick, pause_sec=LONGEST_SEC, steady=True, sleep_for=pacing.sleep_for)
-    admitting = _admitting(node)
-    node.loop("caps sweep", admitting.sweep, pause_sec=1.0, steady=True)
-    node.loop("caps marking", Marking(store).tick, pause_sec=1.0, steady=True)
+    again = node.loop("retries", retries.tick, pause_sec=poll_sec, sleep_for=retries.sleep_for)
+    node.wakeups.on(RETRIES, again.wake)
     reaper = Reaper(store, metrics, node.wakeups, backlogs)
     node.loop("reaper", reaper.tick, pause_sec=1.0, steady=True)
-    bulk = Operations(store, backlogs)
-    node.loop("operations", bulk.tick, pause_sec=1.0)
-    replays = Replays(store, metrics, node.wakeups, ranks, backlogs=backlogs)
-    node.loop("replays", replays.tick, pause_sec=1.0, sleep_for=replays.sleep_for)
-    kept = settings.retention
-    janitor = Janitor(store, node.blobs(), kept, metrics, leads=lambda: 0 in part.epochs)
-    node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for)
-    counts = Gauges(
-        store,
-        metrics,
-        node.wakeups,
-        objective=settings.objective_of,
-        leads=lambda: 0 in part.epochs,
+    lookout = Lookout(store)
+    _let_go(node, lookout)
+    _seldom(node, lookout)
+    _lead(node, lookout, leads=lambda: 0 in part.epochs)
+    # (Without wake-ups it finds in time what they would have told.)
+    node.loop("lookout", lookout.tick, pause_sec=lambda: min(LOOK_SEC, poll_sec()), steady=True)
+
+
+def _let_go(node: Node, lookout: Lookout) -> None:
+    """Runs that are held go on: for their targets, their rates, their caps."""
+    store, metrics, ranks = node.store, node.metrics, node.ranker.ranks
+    pause = pauses(node.settings.breaker_pause_sec)
+    admission = Admission(store, metrics, node.wakeups, pause, ranks)
+    admit = node.loop("admission", admission.tick, pause_sec=SELDOM_SEC, steady=True)
+    lookout.on("held", admit.wake)
+    pacing = Pacing(store, metrics, node.wakeups, ranks)
+    pace = node.loop(
+        "pacing", pacing.tick, pause_sec=SELDOM_SEC, steady=True, sleep_for=pacing.sleep_for
     )
+    lookout.on("held", pace.wake)
+    admitting = _admitting(node)
+    sweep = node.loop("caps sweep", admitting.sweep, pause_sec=SELDOM_SEC, steady=True)
+    lookout.on("held", sweep.wake, every=SLOWLY)
+    mark = node.loop("caps marking", Marking(store).tick, pause_sec=SELDOM_SEC, steady=True)
+    lookout.on("caps_changed", mark.wake, every=SLOWLY)
+
+
+def _seldom(node: Node, lookout: Lookout) -> None:
+    """What is begun by people, and jobs that wait for others."""
+    store, metrics, backlogs = node.store, node.metrics, node.backlogs
+    dependents = Dependents(store, metrics, node.wakeups, backlogs)
+    tell = node.loop("dependents", dependents.tick, pause_sec=SELDOM_SEC)
+    node.wakeups.on(dependencies.WAKE, tell.wake)
+    lookout.on("ended", tell.wake)
+    node.loop("dependents sweep", dependents.look, pause_sec=FAMILIES_SEC, steady=True)
+    bulk = node.loop("operations", Operations(store, backlogs).tick, pause_sec=SELDOM_SEC)
+    lookout.on("operations", bulk.wake)
+    replays = Replays(store, metrics, node.wakeups, node.ranker.ranks, backlogs=backlogs)
+    move = node.loop("replays", replays.tick, pause_sec=SELDOM_SEC, sleep_for=replays.sleep_for)
+    lookout.on("replays", move.wake)
+
+
+def _lead(node: Node, lookout: Lookout, leads: Callable[[], bool]) -> None:
+    """What one scheduler at a time does, or does for all."""
+    settings, store, metrics = node.settings, node.store, node.metrics
+    janitor = Janitor(store, node.blobs(), settings.retention, metrics, leads=leads)
+    node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for)
+    objective = settings.objective_of
+    counts = Gauges(store, metrics, node.wakeups, objective=objective, leads=leads)
     node.loop("gauges", counts.tick, pause_sec=GAUGES_SEC, steady=True)
-    recount = Recount(store, metrics, leads=lambda: 0 in part.epochs)
-    node.loop("recount", recount.tick, pause_sec=1.0, steady=True)
-    _alerts(node, leads=lambda: 0 in part.epochs)
+    recount = Recount(store, metrics, leads=leads)
+    count = node.loop("recount", recount.tick, pause_sec=SELDOM_SEC, steady=True)
+    lookout.on("counted", count.wake, every=SLOWLY)
+    _alerts(node, leads)
     scales = Scaling(
         store,
-        objective=settings.objective_of,
+        objective=objective,
         ahead_sec=settings.scale_ahead_sec,
         keep_sec=settings.scale_down_sec,
-        leads=lambda: 0 in part.epochs,
+        leads=leads,
     )
     node.loop("scaling", scales.tick, pause_sec=SCALING_SEC, steady=True)
 
@@ -242,17 +279,21 @@ async def scheduler(node: Node) -> None:
 def _admitting(node: Node) -> Admitting:
     """Slots are given by every process that frees one, or has runs wait for one."""
     admitting = Admitting(node.store, node.metrics, node.wakeups, node.ranker.let_in)
-    admitting.wake = node.loop("caps", admitting.tick).wake
+    admitting.wake = node.loop("caps", admitting.tick, pause_sec=SELDOM_SEC).wake
     return admitting
 
 
 def _alerts(node: Node, leads: Callable[[], bool]) -> None:
     settings = node.settings
-    url = settings.alert_url
+    poster = None
+    if settings.alert_url is not None:
+        from noonday.executors.posting import Poster
+
+        poster = Poster(settings.alert_url, settings.alert_authorization)
     alerts = Alerts(
         node.store,
         node.metrics,
-        Poster(url, settings.alert_authorization) if url is not None else None,
+        poster,
         objective=settings.objective_of,
         repeat=timedelta(seconds=settings.alert_repeat_sec),
         leads=leads,
@@ -264,6 +305,11 @@ def _alerts(node: Node, leads: Callable[[], bool]) -> None:
 
 async def worker(node: Node) -> None:
     """Runs are claimed, carried out and settled."""
+    from noonday.executors.http import HttpExecutor
+    from noonday.loops.flight import BEAT_SEC
+    from noonday.loops.rates import READ_SEC
+    from noonday.loops.worker import Worker
+
     settings = node.settings
     plan = [Pool(*pool) for pool in settings.pools]
     slots = sum(pool.slots for pool in plan)
@@ -297,14 +343,21 @@ async def worker(node: Node) -> None:
     await part.beats.tick()  # has the connection that leases rest on before anything is claimed
     node.loop("heartbeat", part.beats.tick, pause_sec=BEAT_SEC, steady=True)
     node.stack.push_async_callback(_leave, part.leave)
-    part.settling.wake = node.loop("settle", part.settling.tick, rest_sec=SETTLE_SEC).wake
+    settle = node.loop("settle", part.settling.tick, pause_sec=SELDOM_SEC, rest_sec=SETTLE_SEC)
+    part.settling.wake = settle.wake
     breakers = node.loop("breakers", part.breakers.tick, pause_sec=1.0, steady=True)
     part.breakers.wake = breakers.wake
     part.rates.wake = node.loop("rates", part.rates.tick, pause_sec=READ_SEC, steady=True).wake
     claims = {}
     for name, pool in part.pools.items():
         tick = partial(part.tick, name)
-        claims[name] = node.loop(f"claim {name}", tick, rest_sec=REST_SEC, sleep_for=pool.sleep_for)
+        claims[name] = node.loop(
+            f"claim {name}",
+            tick,
+            pause_sec=node.wakeups.poll_sec,
+            rest_sec=REST_SEC,
+            sleep_for=pool.sleep_for,
+        )
         node.wakeups.on(RUNS, claims[name].wake)
     part.wake_claim = lambda name: claims[name].wake()
     part.settling.made_room = node.wakeups.runs
@@ -518,7 +571,7 @@ async def _leave(leave: Callable[[], Awaitable[None]]) -> None:
 
 def _reporter(node: Node) -> Callable[[], Awaitable[int]]:
     async def report() -> int:
-        async with node.store.transaction() as tx:
+        async with node.store.in_turn() as tx:
             await workers.report(tx, node.id, node.role, node.name)
         return 0
 

@@ -142,14 +142,17 @@ async def test_what_is_told_by_processes_that_are_gone_is_forgotten(store: Store
     store.now = NOW + 120 * SECOND
     async with store.transaction() as tx:
         assert await charges.forget(tx) == 1
-        assert [row[0] for row in await charges.others(tx, uuid4(), NOW)] == [str(alive)]
+        assert [row[0] for row in (await charges.news(tx, uuid4(), NOW)).charged] == [str(alive)]
 
 
 # --- costs ------------------------------------------------------------------------------------
 
 
 async def all_costs(tx: Tx) -> dict[int, float]:
-    return {tenant: seconds for tenant, _, seconds in await costs.changed(tx, NOW - SECOND)}
+    return {
+        tenant: seconds
+        for tenant, _, seconds in (await charges.news(tx, uuid4(), NOW - SECOND)).costs
+    }
 
 
 async def test_what_attempts_take_is_told_when_it_is_not_as_expected(store: Store) -> None:
@@ -159,7 +162,7 @@ async def test_what_attempts_take_is_told_when_it_is_not_as_expected(store: Stor
     part.note(A, seeds.HOST, 2.0)
     assert await part.tick() == 1
     async with store.transaction() as tx:
-        ranker.learn(await costs.changed(tx, NOW))
+        ranker.learn((await charges.news(tx, uuid4(), NOW)).costs)
     assert ranker.cost(A, seeds.HOST) == pytest.approx(2.0)
     part.note(A, seeds.HOST, 2.1)
     assert await part.tick() == 0, "that was to be expected"
@@ -217,7 +220,7 @@ async def test_a_worker_learns_what_its_attempts_take(store: Store, parts: Parts
     await carry_out(worker)
     assert await worker.costs.tick() == 1
     async with store.transaction() as tx:
-        ((tenant, host, seconds),) = await costs.changed(tx, NOW - 3_600 * SECOND)
+        ((tenant, host, seconds),) = (await charges.news(tx, uuid4(), NOW - 3_600 * SECOND)).costs
     assert (tenant, host) == (seeds.TENANT, seeds.HOST)
     assert seconds > 0
 

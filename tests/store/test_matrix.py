@@ -455,10 +455,10 @@ async def test_a_retry_stays_until_its_time_has_come(store: Store) -> None:
     for late, count in ((-SECOND, 0), (timedelta(0), 1)):
         store.now = LEASED_AT + RETRY_AFTER + late
         async with store.transaction() as tx:
-            assert await runs.next_retry(tx) == LEASED_AT + RETRY_AFTER
+            assert await runs.next_retry(tx) == (store.now, LEASED_AT + RETRY_AFTER)
             assert await runs.retry_due(tx, 10) == count
     async with store.transaction() as tx:
-        assert await runs.next_retry(tx) is None
+        assert await runs.next_retry(tx) == (store.now, None)
 
 
 async def test_a_lease_ends_after_its_last_instant(store: Store) -> None:

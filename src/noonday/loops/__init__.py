@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from noonday import pulse
 from noonday.telemetry import Metrics
 
 SHORTEST_PAUSE_SEC: Final = 0.005
@@ -27,9 +28,9 @@ log = structlog.get_logger()
 class Loop:
     """Runs ``tick`` until cancelled.
 
-    ``pause_sec`` is how long it sleeps at most when a tick found nothing to do; a loop that
-    may be woken starts with a short pause and doubles it up to that. ``rest_sec`` is how long it
-    lets work gather after a tick that found some: few things cost a tick nearly what many do.
+    ``pause_sec`` is how long it sleeps at most when a tick found nothing to do, or says so; a loop
+    that may be woken starts with a short pause and doubles it up to that. ``rest_sec`` is how long
+    it lets work gather after a tick that found some: few things cost a tick nearly what many do.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Loop:
         tick: Callable[[], Awaitable[int]],
         metrics: Metrics,
         *,
-        pause_sec: float = 0.25,
+        pause_sec: float | Callable[[], float] = 0.25,
         rest_sec: float = 0.0,
         steady: bool = False,
         sleep_for: Callable[[], float | None] = lambda: None,
@@ -46,7 +47,7 @@ class Loop:
         self.name = name
         self._tick = tick
         self._metrics = metrics
-        self._pause_sec = pause_sec
+        self._longest = pause_sec if callable(pause_sec) else lambda: pause_sec
         self._rest_sec = rest_sec
         self._steady = steady
         self._sleep_for = sleep_for
@@ -61,7 +62,7 @@ class Loop:
 
     def is_ticking(self, within_sec: float = 15.0) -> bool:
         """Whether a tick has ended well lately: what readiness asks."""
-        return time.monotonic() - self._last_good < within_sec + self._pause_sec
+        return time.monotonic() - self._last_good < within_sec + self._longest()
 
     def start(self) -> None:
         """Run as a task of its own."""
@@ -83,7 +84,7 @@ class Loop:
         while not self._finish.is_set():
             self._woken.clear()
             try:
-                done = await self._timed_tick()
+                done, took = await self._timed_tick()
             except Exception as error:
                 errors += 1
                 self._metrics.loop_failed(self.name)
@@ -96,20 +97,24 @@ class Loop:
             if self._rest_sec and 0 < done < MANY:
                 await _until(self._finish, self._rest_sec)
             if idle or self._steady:
-                await self._pause(idle)
+                await self._pause(idle, took)
 
-    async def _timed_tick(self) -> int:
+    async def _timed_tick(self) -> tuple[int, float]:
         started = time.perf_counter()
         done = await self._tick()
-        self._metrics.ticked(self.name, time.perf_counter() - started, done)
-        return done
+        took = time.perf_counter() - started
+        self._metrics.ticked(self.name, took, done)
+        return done, took
 
-    async def _pause(self, idle: int) -> None:
-        longest = self._pause_sec
-        if not self._steady:
-            longest = min(longest, SHORTEST_PAUSE_SEC * 2 ** min(idle - 1, 16))
-        wanted = self._sleep_for()
-        pause = min(self._pause_sec, max(wanted, 0.001)) if wanted is not None else longest
+    async def _pause(self, idle: int, took: float) -> None:
+        longest, wanted = self._longest(), self._sleep_for()
+        growing = SHORTEST_PAUSE_SEC * 2 ** min(idle - 1, 16)
+        if wanted is not None:
+            pause = min(longest, max(wanted, 0.001))
+        elif growing < longest and not self._steady:
+            pause = growing
+        else:
+            pause = pulse.left(longest, took)  # at least half of the time is rest
         await _until(self._woken, pause)
 
 

@@ -19,7 +19,6 @@ from noonday.store import Row, Store, Tx, holds, locks, targets
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
 
-PAUSE_SEC: Final = 0.5
 BATCH: Final = 1_000
 """Most runs of one key, and most keys, in one pass."""
 FORGET_SEC: Final = 600.0
@@ -65,7 +64,7 @@ class Admission:
         return count
 
     async def _keys(self) -> list[str]:
-        async with self._store.transaction() as tx:
+        async with self._store.in_turn() as tx:
             held = await holds.keys(tx, KEY_PREFIX, self._after, BATCH)
             found = await targets.to_do(tx, held)
         self._after = held[-1] if len(held) == BATCH else ""

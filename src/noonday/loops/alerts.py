@@ -61,7 +61,7 @@ class Alerts:
         """Evaluate every alert once."""
         if not self._leads():
             return 0
-        async with self._store.transaction() as tx:
+        async with self._store.in_turn() as tx:
             now = await tx.clock()
             seen = Seen(
                 await gauges.lanes(tx),
@@ -72,7 +72,12 @@ class Alerts:
             )
             standing = [alerts.alert_of(row) for row in await alerts.every(tx)]
             found = conditions(seen, self._objective)
-            changes = judge({alert.key: alert for alert in standing}, found, now)
+            if not standing and not found:
+                await alerts.checked(tx)
+                return 0
+        # What has changed since it was read stays as it is: each write knows the version it is of.
+        changes = judge({alert.key: alert for alert in standing}, found, now)
+        async with self._store.transaction() as tx:
             moved = await alerts.write(tx, changes)
         for alert in (*changes.opened, *changes.moved):
             if alert.key in moved:

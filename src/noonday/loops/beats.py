@@ -139,7 +139,7 @@ class Beats:
         if not due and lanes == self._noted:
             return
         try:
-            async with self._store.transaction() as tx:
+            async with self._store.singly() as tx:
                 if due:
                     await workers.report(
                         tx, self._id, ROLE, self._name,

@@ -185,7 +185,7 @@ class Breakers:
         return changed
 
     async def _read(self) -> None:
-        async with self._store.transaction() as tx:
+        async with self._store.in_turn() as tx:
             found = await targets.not_closed(tx)
         now = time.monotonic()
         for key in (self._not_closed or set()) - found:

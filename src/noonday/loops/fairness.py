@@ -8,7 +8,7 @@ from uuid import UUID
 
 from noonday.domain.fair import Ranker, Told
 from noonday.domain.model import EPOCH
-from noonday.store import Store, charges, costs, workers
+from noonday.store import Store, charges
 
 REFRESH_SEC: Final = 1.0
 OVERLAP: Final = timedelta(seconds=5)
@@ -28,19 +28,14 @@ class Fairness:
     async def tick(self) -> int:
         """Read what has changed, and tell what we have charged, if that has."""
         ranker = self._ranker
-        async with self._store.transaction() as tx:
-            now = await tx.clock()
-            ageing = await charges.ageing(tx)
-            reports = await workers.lanes(tx)
-            heard = await charges.others(tx, self._id, self._since)
-            changed = await costs.changed(tx, self._since)
-            weights, caps = await charges.weights(tx), await charges.capped(tx)
-        ranker.weigh(weights)
-        ranker.heed(caps)
-        ranker.learn(changed)
-        ranker.refresh(now, ageing, reports)
-        ranker.hear(heard)
-        self._since = now - OVERLAP
+        async with self._store.in_turn() as tx:
+            news = await charges.news(tx, self._id, self._since)
+        ranker.weigh(news.rules.weights)
+        ranker.heed(news.rules.caps)
+        ranker.learn(news.costs)
+        ranker.refresh(news.now, news.rules.ageing, news.reports)
+        ranker.hear(news.charged)
+        self._since = news.now - OVERLAP
         await self._tell()
         return 0
 

@@ -45,7 +45,7 @@ class Gauges:
 
     async def tick(self) -> int:
         """Count once."""
-        async with self._store.transaction() as tx:
+        async with self._store.in_turn() as tx:
             rows, held = await gauges.lanes(tx), await gauges.held(tx)
             horizon, slowed = await gauges.horizon(tx), await gauges.slowed(tx)
             wanted, works = await scaling.every(tx), await scaling.works(tx)

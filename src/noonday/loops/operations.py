@@ -35,7 +35,7 @@ class Operations:
 
         One that fails does not keep the others from going on.
         """
-        async with self._store.transaction() as tx:
+        async with self._store.in_turn() as tx:
             found = await operations.running(tx, AT_ONCE)
         looked_at, failed = 0, None
         for operation in found:

@@ -22,7 +22,7 @@ PASS_SEC: Final = 0.1
 WITHIN_SEC: Final = 0.2
 """Their instants lie no further ahead than this."""
 LONGEST_SEC: Final = 0.5
-"""How often it is looked whether any wait."""
+"""How often they are looked at, at least."""
 BATCH: Final = 1_000
 """Most runs of one rate, and most rates, in one pass."""
 TOGETHER: Final = 50
@@ -71,7 +71,7 @@ class Pacing:
         return count
 
     async def _keys(self) -> list[str]:
-        async with self._store.transaction() as tx:
+        async with self._store.in_turn() as tx:
             found = await holds.keys(tx, KEY_PREFIX, self._after, BATCH)
         self._after = found[-1] if len(found) == BATCH else ""
         return [key.removeprefix(KEY_PREFIX) for key in found]

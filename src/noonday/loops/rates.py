@@ -183,7 +183,7 @@ class Rates:
         return slowed
 
     async def _read(self) -> None:
-        async with self._store.transaction() as tx:
+        async with self._store.in_turn() as tx:
             found = await rates.limited(tx)
         before, self._limited, self._read_at = self._limited or {}, found, time.monotonic()
         self._told = {key: at for key, at in self._told.items() if key in found}

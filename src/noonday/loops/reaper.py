@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -48,6 +48,14 @@ _EXPIRED: Final = Outcome(
 )
 
 
+class _Place(NamedTuple):
+    """Where expired leases may be, and up to which rank."""
+
+    lane: str
+    span: Span
+    ceiling: datetime
+
+
 class Reaper:
     """Safe to run in any number of processes: each takes what the others have not locked."""
 
@@ -68,20 +76,12 @@ class Reaper:
         """
         started = time.monotonic()
         full = started - self._passed_at > FULL_PASS_SEC
-        async with self._store.transaction() as tx:
-            now = await tx.clock()
-            granted = await workers.granted(tx)
-            names = [lane.name for lane in await lanes.every(tx)]
+        async with self._store.in_turn() as tx:
+            places = await (self._everywhere(tx) if full else self._granted(tx))
         count, failed = 0, None
-        for lane, span in product(names, Floors().each()):
+        for place in places:
             try:
-                if full:
-                    await self._find_floor(lane, span, now)
-                    ceiling: datetime | None = END - SLACK if span.band.queued else now
-                else:
-                    ceiling = granted.get(workers.granted_key(lane, span.band))
-                if ceiling is not None:
-                    count += await self._reap(lane, span, ceiling)
+                count += await self._reap(*place)
             except Exception as error:
                 failed = error
         if full:
@@ -92,17 +92,43 @@ class Reaper:
             raise failed
         return count
 
-    async def _find_floor(self, lane: str, span: Span, now: datetime) -> None:
-        """Dead entries at the head of the index are passed over once, not each second."""
-        async with self._store.transaction() as tx:
-            lowest = await runs.lowest_claimable(tx, lane, span)
-        if span.band.queued:
-            self._floors[lane, span.band] = lowest or QUEUE
-        else:
-            self._floors[lane, span.band] = min(lowest or now, now - LATE_COMMIT)
+    async def _everywhere(self, tx: Tx) -> list[_Place]:
+        """Each lane, priority and band in which there is anything, up to where leases may be.
+
+        Dead entries at the head of the index are passed over here, and not each second.
+        """
+        now = await tx.clock()
+        names = [lane.name for lane in await lanes.every(tx)]
+        spans = list(product(names, Floors().each()))
+        lowest = await runs.lowest_claimable(tx, spans)
+        self._floors = {
+            (lane, span.band): _floor(span.band, lowest.get((lane, span.band)), now)
+            for lane, span in spans
+        }
+        return [
+            _Place(lane, self._from_floor(lane, span), END - SLACK if span.band.queued else now)
+            for lane, span in spans
+            if (lane, span.band) in lowest
+        ]
+
+    async def _granted(self, tx: Tx) -> list[_Place]:
+        """Those of which workers say that they were granted some, as far as they say."""
+        whole = {span.band: span for span in Floors().each()}
+        places = [
+            _Place(lane, self._from_floor(lane, whole[band]), ceiling)
+            for (lane, band), ceiling in (
+                (workers.granted_in(key), ceiling)
+                for key, ceiling in (await workers.granted(tx)).items()
+            )
+        ]
+        spans = [(place.lane, place.span) for place in places]
+        lowest = await runs.lowest_claimable(tx, spans) if spans else {}
+        return [place for place in places if (place.lane, place.span.band) in lowest]
+
+    def _from_floor(self, lane: str, span: Span) -> Span:
+        return span._replace(floor=self._floors.get((lane, span.band), span.floor))
 
     async def _reap(self, lane: str, span: Span, ceiling: datetime) -> int:
-        span = span._replace(floor=self._floors.get((lane, span.band), span.floor))
         async with self._store.transaction() as tx:
             rows = await runs.expired(tx, lane, span, ceiling + SLACK, BATCH)
             if not rows:
@@ -130,6 +156,11 @@ class Reaper:
                 endings.add(row["tenant_id"], item, spec.schedule)
         await endings.look(tx)
         return endings
+
+
+def _floor(band: Band, lowest: datetime | None, now: datetime) -> datetime:
+    """Below this there is nothing to reap for a while."""
+    return lowest or QUEUE if band.queued else min(lowest or now, now - LATE_COMMIT)
 
 
 def _settlement(row: Row, now: datetime) -> Settlement:

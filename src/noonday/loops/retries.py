@@ -33,11 +33,13 @@ class Retries:
 
     async def tick(self) -> int:
         """Make due runs READY, at most ``BATCH``; how many."""
-        floor = self._start_at()
-        async with self._store.transaction() as tx:
-            count = await runs.retry_due(tx, BATCH, floor, ranks=self._ranks)
-            following = await runs.next_retry(tx, floor)
-            now = await tx.clock()
+        floor, count = self._start_at(), 0
+        async with self._store.in_turn() as tx:
+            now, following = await runs.next_retry(tx, floor)
+        if following is not None and following <= now:
+            async with self._store.transaction() as tx:
+                count = await runs.retry_due(tx, BATCH, floor, ranks=self._ranks)
+                now, following = await runs.next_retry(tx, floor)
         # Entries of runs that wait no more are passed over once, not at every look.
         self._floor = min(following or now, now - LATE_COMMIT)
         self._sleep_sec = (following - now).total_seconds() if following else None

@@ -71,7 +71,7 @@ class Scaling:
         if not self._leads():
             self._term = None
             return 0
-        async with self._store.transaction() as tx:
+        async with self._store.in_turn() as tx:
             changed = await self._look(tx)
         for each in changed:
             log.info("lane.wants_slots", lane=each.lane, wanted=each.slots, reason=each.reason)

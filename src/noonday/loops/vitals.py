@@ -42,7 +42,7 @@ class Reporter:
     async def tick(self) -> int:
         """Write how this process does."""
         vitals = self.read()
-        async with self._store.transaction() as tx:
+        async with self._store.in_turn() as tx:
             await workers.note_vitals(tx, self._id, vitals)
         return 0
 

@@ -121,7 +121,6 @@ FORGET: Final = """
 DELETE FROM alerts
 WHERE state = 'RESOLVED' AND tell_at IS NULL AND resolved_at < coalesce($1, now()) - $2::interval
 """
-CHECKED: Final = "UPDATE alert_checks SET checked_at = coalesce($1, now())"
 
 
 async def write(tx: Tx, changes: Changes) -> set[Key]:
@@ -141,12 +140,20 @@ async def write(tx: Tx, changes: Changes) -> set[Key]:
         rows_gone = [(one.name, one.subject, one.version) for one in changes.dropped]
         await tx.execute(DROP, *columns(rows_gone, 3))
     await tx.execute(FORGET, tx.now, FORGOTTEN_AFTER)
-    await tx.execute(CHECKED, tx.now)
+    await checked(tx)
     return {(row["name"], row["subject"]) for row in done}
 
 
 def _columns(alert: Alert) -> tuple[object, ...]:
     return (*alert[:-1], "\n".join(alert.samples))
+
+
+CHECKED: Final = "UPDATE alert_checks SET checked_at = coalesce($1, now())"
+
+
+async def checked(tx: Tx) -> None:
+    """All alerts were evaluated."""
+    await tx.execute(CHECKED, tx.now)
 
 
 CHECKED_AT: Final = "SELECT checked_at FROM alert_checks"

@@ -91,13 +91,15 @@ class Backlogs:
         self._writing, self._fresh = dict(self._fresh), defaultdict(int)
         keys, self._unwritten = self._unwritten, set()
         asked = list(self._asked)
+        # (A look without anything to write or to ask for is a statement by itself.)
+        begun = self._store.transaction if keys or asked else self._store.in_turn
         try:
-            async with self._store.transaction() as tx:
+            async with begun() as tx:
                 watched = await pending.watched(tx)
                 rows = [self._noted[key] for key in sorted(keys) if key[0] in watched]
                 await pending.note(tx, self._process_id, rows)
                 found = await pending.standing(tx, asked) if asked else {}
-                now = await tx.clock()
+                now = await tx.clock() if self._noted else None
         except BaseException:
             self._unwritten |= keys
             for tenant, delta in self._writing.items():
@@ -106,7 +108,8 @@ class Backlogs:
             raise
         self._writing, self._watched = {}, watched
         self._has_read(asked, found)
-        self._forget(now)
+        if now is not None:
+            self._forget(now)
         return len(rows)
 
     async def write(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from noonday.store import Tx, columns
@@ -30,18 +30,6 @@ async def tell(tx: Tx, seen: Sequence[tuple[int, str, float]]) -> None:
     """What runs have lately taken: tenant, target host, seconds."""
     if seen:
         await tx.execute(TELL, *columns(seen, 3), HALF, tx.now)
-
-
-CHANGED: Final = """
-SELECT tenant_id, target_host, seconds FROM costs
-WHERE changed_at >= $1 ORDER BY changed_at DESC LIMIT $2
-"""
-
-
-async def changed(tx: Tx, since: datetime, limit: int = MOST) -> list[tuple[int, str, float]]:
-    """Costs that were told of since then, the oldest first."""
-    rows = await tx.rows(CHANGED, since, limit)
-    return [(row["tenant_id"], row["target_host"], row["seconds"]) for row in reversed(rows)]
 
 
 FORGET: Final = """

@@ -85,7 +85,7 @@ class Lanes:
 
     async def _read(self) -> None:
         asked = time.monotonic()
-        async with self._store.transaction() as tx:
+        async with self._store.singly() as tx:
             self._known = {lane.name: lane for lane in await every(tx)}
         self._read_at = asked
 

@@ -618,13 +618,15 @@ async def retry_due(tx: Tx, limit: int, floor: datetime = EPOCH, *, ranks: Ranks
     return await tx.execute(RETRY_DUE, *ranked(rows, ranks, now), now)
 
 
-NEXT_RETRY: Final = "SELECT min(retry_at) FROM runs WHERE retry_at >= $1"
+NEXT_RETRY: Final = """
+SELECT coalesce($2, now()) AS now, min(retry_at) AS retry_at FROM runs WHERE retry_at >= $1
+"""
 
 
-async def next_retry(tx: Tx, floor: datetime = EPOCH) -> datetime | None:
-    """When the next waiting run is due, from ``floor`` on."""
-    found: datetime | None = await tx.value(NEXT_RETRY, floor)
-    return found
+async def next_retry(tx: Tx, floor: datetime = EPOCH) -> tuple[datetime, datetime | None]:
+    """What time it is, and when the next waiting run is due, from ``floor`` on."""
+    row = await tx.one(NEXT_RETRY, floor, tx.now)
+    return row["now"], row["retry_at"]
 
 
 # --- the reaper -------------------------------------------------------------------------------
@@ -649,16 +651,27 @@ async def expired(tx: Tx, lane: str, span: Span, ceiling: datetime, limit: int) 
 
 
 LOWEST_CLAIMABLE: Final = """
-SELECT rank FROM runs
-WHERE lane = $1 AND priority = $2 AND claimable AND rank >= $3 AND rank < $4
-ORDER BY rank LIMIT 1
+SELECT p.lane, p.priority, p.floor, (
+    SELECT r.rank FROM runs AS r
+    WHERE r.lane = p.lane AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
+      AND r.rank < p.until
+    ORDER BY r.rank LIMIT 1) AS rank
+FROM unnest($1::text[], $2::int[], $3::timestamptz[], $4::timestamptz[])
+     AS p(lane, priority, floor, until)
 """
 
 
-async def lowest_claimable(tx: Tx, lane: str, span: Span) -> datetime | None:
-    """The lowest rank that is READY or RUNNING: below it there is nothing to reap."""
-    found: datetime | None = await tx.value(LOWEST_CLAIMABLE, lane, *span)
-    return found
+async def lowest_claimable(
+    tx: Tx, spans: Sequence[tuple[str, Span]]
+) -> dict[tuple[str, Band], datetime]:
+    """In which of these spans of lanes anything is READY or RUNNING, and its lowest rank: below it
+    there is nothing to reap."""
+    rows = await tx.rows(LOWEST_CLAIMABLE, *columns([(lane, *span) for lane, span in spans], 4))
+    return {
+        (row["lane"], Band(row["priority"], is_queued(row["floor"]))): row["rank"]
+        for row in rows
+        if row["rank"] is not None
+    }
 
 
 # --- reads ------------------------------------------------------------------------------------

@@ -14,6 +14,10 @@ from noonday.domain.lifecycle import Event, Transition
 from noonday.domain.model import Excerpt, Outcome
 from noonday.store import Tx, cancels, holds, runs
 from noonday.store.runs import Ended, Held
+from noonday.store.wakeups import QUIET_SEC, RETRIES
+
+NEAR: Final = timedelta(seconds=QUIET_SEC)
+"""A retry sooner than this may be over before anybody has looked when it is due."""
 
 
 class Settlement(NamedTuple):
@@ -88,6 +92,8 @@ async def _complete(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
 
 async def _retry(tx: Tx, batch: Sequence[Settlement]) -> set[Held]:
     waits = [(one.ended(), one.transition.delay or timedelta()) for one in batch]
+    if any(delay < NEAR for _, delay in waits):
+        tx.wakes.add(RETRIES)
     return await runs.retry(tx, waits)
 
 

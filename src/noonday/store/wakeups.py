@@ -18,12 +18,15 @@ from noonday.store import DirectConnection, Store
 CHANNEL: Final = "noonday"
 RUNS: Final = "runs"
 TIMERS: Final = "timers"
+RETRIES: Final = "retries"
 PAUSE_SEC: Final = 0.004
 AGAIN_SEC: Final = 1.0
 NOTIFY_SEC: Final = 5.0
 PROBE_SEC: Final = 10.0
 POLL_SEC: Final = 0.25
-"""How much later work is found without wake-ups, at most: the loops look so often when idle."""
+"""How much later work is found without wake-ups, at most: the loops look so often when idle,"""
+QUIET_SEC: Final = 1.0
+"""and so often while wake-ups are heard: one is lost only with the process that was to send it."""
 
 NOTIFY: Final = "SELECT pg_notify($1, $2)"
 PROBE: Final = "SELECT 1"
@@ -42,6 +45,11 @@ class Wakeups:
         self._ask = asyncio.Event()
         self._listeners: dict[str, list[Callable[[], None]]] = {}
         self._lost = False
+        self._hears = False
+
+    def poll_sec(self) -> float:
+        """How often a loop that is woken looks all the same."""
+        return QUIET_SEC if self._hears else POLL_SEC
 
     def runs(self) -> None:
         """There are READY runs to claim."""
@@ -77,6 +85,7 @@ class Wakeups:
         connection.on_close(self._ask.set)
         if self._listeners:
             await connection.listen(CHANNEL, self._heard)
+            self._hears = True
             # What was said while nobody listened.
             for kind in self._listeners:
                 self._heard(kind)
@@ -113,6 +122,11 @@ class Wakeups:
         if not self._lost:
             log.warning("wakeups.lost", error=error, wait_sec=POLL_SEC)
         self._lost = True
+        if self._hears:
+            self._hears = False
+            for wakes in self._listeners.values():
+                for wake in wakes:  # out of a long pause, into short ones
+                    wake()
 
     def _note_return(self) -> None:
         if self._lost:

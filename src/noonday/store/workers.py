@@ -79,6 +79,12 @@ def granted_key(lane: str, band: Band) -> str:
     return f"{lane}:{band.priority}:queue" if band.queued else f"{lane}:{band.priority}"
 
 
+def granted_in(key: str) -> tuple[str, Band]:
+    """The lane, and the band of it, that go by the name of :func:`granted_key`."""
+    lane, priority, *queue = key.split(":")
+    return lane, Band(int(priority), bool(queue))
+
+
 GONE: Final = "DELETE FROM workers WHERE id = $1"
 
 

@@ -88,7 +88,9 @@ async def test_a_claim_knows_whether_more_wait(store: Store) -> None:
     async with store.transaction() as tx:
         claimed = await claiming(3)(tx)
         assert isinstance(claimed, Claimed)
-        assert claimed == Claimed([], claimed.leased_at, {}, {}, {}, saw_all=True, drained=True)
+        assert claimed == Claimed(
+            [], claimed.clock, claimed.leased_at, {}, {}, {}, saw_all=True, drained=True
+        )
         assert claimed.highest is None
 
 

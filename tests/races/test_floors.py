@@ -217,7 +217,7 @@ async def test_a_straggler_is_claimed_although_a_claim_was_under_way_while_it_wa
     async with store.transaction() as tx:
         await tx.execute("LOCK TABLE runs IN SHARE MODE")  # reads go on, a claim waits
         claiming = asyncio.create_task(worker.tick())
-        await blocked(store, "FOR UPDATE OF r SKIP LOCKED")
+        await blocked(store, "candidate AS MATERIALIZED")
         await worker.sweep()
     assert await claiming == 0
     assert counted(worker, "floor_stragglers") == 1

@@ -39,8 +39,6 @@ async def take(tx: Tx, name: str, wanted: int = 10, worker: UUID = seeds.WORKER)
         return []
     claimed = await runs.claim(tx, name, seeds.ranges(), entry.room, worker)
     await lanes.note_claimed(tx, name, entry, claimed.taken)
-    if await lanes.as_entered(tx, name, entry) is None:
-        raise AssertionError("the lane was changed meanwhile")
     return [held_key(row) for row in claimed.rows]
 
 
@@ -220,7 +218,6 @@ def claiming(name: str, wanted: int, worker: UUID = seeds.WORKER) -> Sequence[St
             return 0
         claimed = await runs.claim(tx, name, seeds.ranges(), entry.room, worker)
         await lanes.note_claimed(tx, name, entry, claimed.taken)
-        assert await lanes.as_entered(tx, name, entry) is not None
         return len(claimed.rows)
 
     return [enter, claim]

@@ -279,11 +279,11 @@ async def check_claim(made: Explained) -> None:
 async def check_claim_of_few(made: Explained) -> None:
     async with made.store.transaction(PLANNED_ONCE) as tx:
         await tx.execute(f"PREPARE claim AS {runs.CLAIM}")
-        values = ", ".join(["NULL"] * 11)
+        values = ", ".join(["NULL"] * 12)
         shown = await tx.value(f"EXPLAIN (FORMAT JSON) EXECUTE claim({values})")
         await tx.execute("DEALLOCATE claim")
     plan = Plan.of(json.loads(shown)[0]["Plan"])
-    assert plan.indexes == {"runs_claim", "jobs_pkey", "payload_versions_pkey"}
+    assert plan.indexes == {"runs_claim", "jobs_pkey", "payload_versions_pkey", "lanes_pkey"}
     assert not plan.scans
 
 

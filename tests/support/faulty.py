@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
+from functools import partial
 from typing import Any, ClassVar, Final, Self
 
 import asyncpg
@@ -152,6 +153,11 @@ class _Connection(_Around):
         return await self._run(self.real.fetchval, query, *args)
 
     async def execute(self, query: str, *args: Any) -> Any:
+        if query == "COMMIT;":
+            commit, undo = (partial(self.real.execute, each) for each in (query, "ROLLBACK;"))
+            return await _commit(self.real, self.faults, commit, undo)
+        if query in ("BEGIN;", "ROLLBACK;"):
+            return await self.real.execute(query)
         return await self._run(self.real.execute, query, *args)
 
     async def copy_records_to_table(self, table_name: str, **what: Any) -> Any:
@@ -187,17 +193,7 @@ class _Transaction(_Around):
         self._connection = connection
 
     async def commit(self) -> None:
-        kind = self.faults.draw(AT_COMMIT)
-        if kind is Kind.REFUSED:
-            try:
-                await self._connection.execute(RAISE.format(CODES[kind]))
-            finally:
-                await self.real.rollback()
-        if kind is Kind.UNSAID:
-            await _lose(self._connection, "before COMMIT")
-        await self.real.commit()
-        if kind is Kind.UNHEARD:
-            await _lose(self._connection, "after COMMIT")
+        await _commit(self._connection, self.faults, self.real.commit, self.real.rollback)
 
     async def __aenter__(self) -> Self:
         await self.real.start()
@@ -209,6 +205,25 @@ class _Transaction(_Around):
         else:
             with suppress(Exception):
                 await self.real.rollback()
+
+
+async def _commit(
+    connection: Any,
+    faults: Faults,
+    commit: Callable[[], Awaitable[Any]],
+    roll_back: Callable[[], Awaitable[Any]],
+) -> None:
+    kind = faults.draw(AT_COMMIT)
+    if kind is Kind.REFUSED:
+        try:
+            await connection.execute(RAISE.format(CODES[kind]))
+        finally:
+            await roll_back()
+    if kind is Kind.UNSAID:
+        await _lose(connection, "before COMMIT")
+    await commit()
+    if kind is Kind.UNHEARD:
+        await _lose(connection, "after COMMIT")
 
 
 async def _lose(connection: Any, when: str) -> None:

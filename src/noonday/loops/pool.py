@@ -43,6 +43,8 @@ class Served:
         """Whether a claim may have taken runs that this process does not know of."""
         self.clock: datetime = EPOCH
         """The database's time at the last claim that was answered."""
+        self.version: int | None = None
+        """That of the lane when it was last claimed, if it had no cap."""
         self.takes_few = True
         """Whether its last claim took few runs."""
         self._ended_less_began = 0.0

@@ -92,7 +92,6 @@ class _Took(NamedTuple):
     taken: list[_Flown]
     held: set[Held]
     """Those of them that were put on hold."""
-    clock: datetime
 
 
 class _NothingClaimed(Exception):
@@ -217,8 +216,11 @@ class Worker:
 
     async def _claim(self, pool: Pool, lane: Served, limit: int) -> int:
         asked, used = pool.claiming(lane), lane.floors.each()
+        opening = lanes.entering(lane.name)
+        if lane.takes_few:
+            opening = f"{PLANNED_ONCE};{opening}"
         try:
-            async with self._store.transaction(PLANNED_ONCE if lane.takes_few else "") as tx:
+            async with self._store.transaction(opening) as tx:
                 took = await self._take(tx, pool, lane, used, limit, asked)
         except _NothingClaimed as nothing:
             lane.in_doubt, lane.more = False, nothing.more
@@ -226,15 +228,15 @@ class Worker:
         if self._ending:
             return 0  # nobody would wait for these any more: `leave` hands them back
         # Not before the commit: by this time we look for what an unknown claim took.
-        until = took.claimed.leased_at if took.taken else took.clock
-        lane.claimed(until, len(took.taken), more=not took.claimed.drained)
-        self._note_ranks(lane.name, took.claimed.taken)
-        everything = took.claimed.saw_all
-        lane.order.claimed(
-            took.claimed.left, took.clock, everything=everything, highest=took.claimed.highest
+        claimed, clock = took.claimed, took.claimed.clock
+        lane.claimed(
+            claimed.leased_at if took.taken else clock, len(took.taken), more=not claimed.drained
         )
+        self._note_ranks(lane.name, claimed.taken)
+        everything = claimed.saw_all
+        lane.order.claimed(claimed.left, clock, everything=everything, highest=claimed.highest)
         lane.floors.claimed(
-            used, took.claimed.lowest, took.clock, everything=everything, tags=lane.order.start
+            used, claimed.lowest, clock, everything=everything, tags=lane.order.start
         )
         self._start(took, pool, lane)
         return len(took.taken)
@@ -249,6 +251,23 @@ class Worker:
         asked: float,
     ) -> _Took:
         """Claim as much as the lane lets; raises :class:`_NothingClaimed` when that is nothing."""
+        claimed = capped = None
+        if lane.version is not None:
+            ranges = lane.order.ranges(used)
+            claimed = await runs.claim_known(tx, lane.name, lane.version, ranges, limit, self.id)
+        if claimed is None:
+            claimed, capped = await self._enter(tx, lane, used, limit)
+        taken = [_flown(row, claimed.leased_at, asked) for row in claimed.rows]
+        if capped:
+            for each in taken:
+                each.flight.capped = True
+        return _Took(claimed, taken, await self._hold(tx, [each.flight for each in taken], pool))
+
+    async def _enter(
+        self, tx: Tx, lane: Served, used: Sequence[Span], limit: int
+    ) -> tuple[Claimed, bool]:
+        """Read what the lane lets, and claim that; whether it has a cap."""
+        lane.version = None
         entry = await lanes.enter(tx, lane.name, limit)
         if isinstance(entry, Refused):
             raise _NothingClaimed(more=entry.soon)
@@ -257,15 +276,8 @@ class Worker:
         lane.order.ageing_sec = entry.ageing_sec
         claimed = await runs.claim(tx, lane.name, lane.order.ranges(used), entry.room, self.id)
         await lanes.note_claimed(tx, lane.name, entry, claimed.taken)
-        taken = [_flown(row, claimed.leased_at, asked) for row in claimed.rows]
-        if entry.spans is not None:
-            for each in taken:
-                each.flight.capped = True
-        held = await self._hold(tx, [each.flight for each in taken], pool)
-        clock = await lanes.as_entered(tx, lane.name, entry)
-        if clock is None:
-            raise _NothingClaimed(more=True)
-        return _Took(claimed, taken, held, clock)
+        lane.version = None if entry.is_capped else entry.version
+        return claimed, entry.is_capped
 
     async def _hold(self, tx: Tx, flights: Sequence[Flight], pool: Pool) -> set[Held]:
         """Put back what may not be sent now; which."""

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from noonday.domain.lanes import MOST_LANES, READY_MADE, Lane
 from noonday.domain.ranking import QUEUE, Band
 from noonday.store import Row, Store, Tx, columns, locks
-from noonday.store.runs import Taken
+from noonday.store.runs import ENTERED, ENTERED_BY, OPEN, Taken
 
 FRESH_SEC: Final = 1.0
 """What is known of lanes is read again after this long."""
@@ -218,6 +218,11 @@ class Entry(NamedTuple):
     spans: Sequence[tuple[Span, datetime | None]] | None = None
     """Where it was counted, each with the lowest rank that is RUNNING; None without a cap."""
 
+    @property
+    def is_capped(self) -> bool:
+        """Whether the lane has a cap."""
+        return self.spans is not None
+
 
 class Refused(NamedTuple):
     """Nothing may be claimed."""
@@ -226,9 +231,8 @@ class Refused(NamedTuple):
     """Whether to try again at once: the lane is not closed, only in somebody's hands."""
 
 
-ENTER: Final = """
-SELECT version, ageing_sec, max_running, paused_at IS NULL AND shed_at IS NULL AS open,
-       pg_try_advisory_xact_lock_shared($2) AS shared
+ENTER: Final = f"""
+SELECT version, ageing_sec, max_running, {OPEN} AS open, {ENTERED} AS entered
 FROM lanes WHERE name = $1
 """
 COUNT: Final = """
@@ -245,12 +249,23 @@ WHERE s.lane = $1
 """
 
 
+def entering(name: str) -> str:
+    """Opens a transaction that is to claim of a lane: takes its lock, if nobody changes it."""
+    return (
+        f"SELECT set_config('{ENTERED_BY}',"
+        f" pg_try_advisory_xact_lock_shared({_lock(name)})::text, true)"
+    )
+
+
 async def enter(tx: Tx, name: str, wanted: int) -> Entry | Refused:
-    """Begin a claim of up to ``wanted`` runs of a lane."""
-    row = await tx.row(ENTER, name, _lock(name))
+    """Begin a claim of up to ``wanted`` runs of a lane. A later statement than the one that took
+    the lock reads it, so nobody changes what it reads until the transaction ends."""
+    if not tx.opening.endswith(entering(name)):
+        await tx.execute(entering(name))
+    row = await tx.row(ENTER, name)
     if row is None or not row["open"]:
         return Refused(soon=False)
-    if not row["shared"]:
+    if not row["entered"]:
         return Refused(soon=True)
     version, ageing, cap = row["version"], row["ageing_sec"], row["max_running"]
     if cap is None:
@@ -299,19 +314,6 @@ def _around(
     if old.low <= low <= old.low + LONG and high <= old.high:
         return None
     return Span(*key, low, old.high if high <= old.high else high + SPARE)
-
-
-AS_ENTERED: Final = """
-SELECT coalesce($3, now()) AS clock,
-       EXISTS (SELECT FROM lanes WHERE name = $1 AND version = $2) AS same
-"""
-
-
-async def as_entered(tx: Tx, name: str, entry: Entry) -> datetime | None:
-    """The transaction's time; None when the lane was changed while it was entered, so that nothing
-    may be claimed by what was read."""
-    row = await tx.one(AS_ENTERED, name, entry.version, tx.now)
-    return row["clock"] if row["same"] else None
 
 
 # --- what the leader keeps --------------------------------------------------------------------

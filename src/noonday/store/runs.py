@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 from uuid import UUID
 
 from noonday.domain.lifecycle import Lease
@@ -112,6 +112,12 @@ def freed(tx: Tx, rows: Sequence[Row]) -> set[Held]:
 
 # --- claim ------------------------------------------------------------------------------------
 
+ENTERED_BY: Final = "noonday.entered"
+"""A setting of a transaction: whether it has the lock of the lane that it is to claim of."""
+ENTERED: Final = f"current_setting('{ENTERED_BY}', true) IS NOT DISTINCT FROM 'true'"
+OPEN: Final = "paused_at IS NULL AND shed_at IS NULL"
+"""Of a lane: whether anything of it is to be claimed."""
+
 # A merge of range scans, one per priority in front and one in the queue, each from its floor; a
 # lower priority is a constant behind. The candidates are read without locks, then locked as they
 # still stand: what another claim took meanwhile is skipped. RUNNING entries stay in the index, so
@@ -120,15 +126,22 @@ def freed(tx: Tx, rows: Sequence[Row]) -> set[Held]:
 # of it for each candidate.)
 # A lease begins with this statement, not with its transaction: that may have begun before the slot
 # was free that the run goes by.
-CLAIM: Final = """
-WITH candidate AS MATERIALIZED (
+# With a version (`$12`) it takes nothing of a lane that has changed, has a cap, or is not open.
+CLAIM: Final = f"""
+WITH lane AS MATERIALIZED (
+    SELECT $12::int IS NULL OR EXISTS (
+        SELECT FROM lanes
+        WHERE name = $1 AND version = $12 AND max_running IS NULL AND {OPEN} AND {ENTERED}
+    ) AS entered
+), candidate AS MATERIALIZED (
     SELECT c.row, p.n, c.rank, p.shift + p.scale
            * extract(epoch FROM c.rank - coalesce(p.base, $10, now()))::float8 AS key
     FROM unnest($2::int[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::float8[],
                 $7::float8[]) WITH ORDINALITY AS p(priority, floor, until, base, scale, shift, n)
     CROSS JOIN LATERAL (
         SELECT r.ctid AS row, r.rank FROM runs AS r
-        WHERE r.lane = $1 AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
+        WHERE (SELECT entered FROM lane)
+          AND r.lane = $1 AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
           AND r.rank < p.until AND r.state = 'READY'
         ORDER BY r.rank LIMIT $11
     ) AS c
@@ -153,7 +166,8 @@ WITH candidate AS MATERIALIZED (
 SELECT n.*, c.*, v.payload AS old_payload, v.payload_ref AS old_payload_ref,
        v.content_type AS old_content_type
 FROM (
-    SELECT coalesce($10, statement_timestamp()) AS leased_at,
+    SELECT coalesce($10, now()) AS clock, (SELECT entered FROM lane) AS entered,
+           coalesce($10, statement_timestamp()) AS leased_at,
            array_agg((n, count, lowest, left_over, first, last)) AS seen
     FROM (
         SELECT c.n, count(*)::int, min(c.rank) AS lowest,
@@ -180,6 +194,8 @@ class Claimed(NamedTuple):
     """What a claim took."""
 
     rows: list[Row]
+    clock: datetime
+    """The transaction's time."""
     leased_at: datetime
     """When their leases began."""
     taken: dict[Band, Taken]
@@ -199,20 +215,31 @@ class Claimed(NamedTuple):
         return max((each.last for each in self.taken.values()), default=None)
 
 
-async def claim(
+async def claim(tx: Tx, lane: str, ranges: Sequence[Range], limit: int, worker_id: UUID) -> Claimed:
+    """Take up to ``limit`` READY runs of a lane under a lease, with all that is needed to run them.
+
+    ``ranges`` says where to look, and how what is found there compares. The lane was entered.
+    """
+    return cast(Claimed, await claim_known(tx, lane, None, ranges, limit, worker_id))
+
+
+async def claim_known(
     tx: Tx,
     lane: str,
+    version: int | None,
     ranges: Sequence[Range],
     limit: int,
     worker_id: UUID,
-) -> Claimed:
-    """Take up to ``limit`` READY runs of a lane under a lease, with all that is needed to run them.
-
-    ``ranges`` says where to look, and how what is found there compares.
-    """
+) -> Claimed | None:
+    """The same without entering a lane of which this version is known, in a transaction that was
+    opened to; None when it has another version by now, has a cap, or is not open."""
     looked_at = limit * 2 + 16  # others take at the same time
-    rows = await tx.rows(CLAIM, lane, *columns(ranges, 6), limit, worker_id, tx.now, looked_at)
+    rows = await tx.rows(
+        CLAIM, lane, *columns(ranges, 6), limit, worker_id, tx.now, looked_at, version
+    )
     told = next(row for row in rows if row["leased_at"] is not None)
+    if not told["entered"]:
+        return None
     rows = [row for row in rows if row is not told]
     bands = [Band(each.priority, is_queued(each.floor)) for each in ranges]
     taken, lowest, left, candidates = {}, {}, {}, 0
@@ -226,7 +253,7 @@ async def claim(
             taken[band] = Taken(first, last)
     saw_all = candidates < looked_at
     drained = saw_all and len(rows) == candidates
-    return Claimed(rows, told["leased_at"], taken, lowest, left, saw_all, drained)
+    return Claimed(rows, told["clock"], told["leased_at"], taken, lowest, left, saw_all, drained)
 
 
 # What a sweep compares the floors with.

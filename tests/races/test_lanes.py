@@ -223,6 +223,68 @@ def claiming(name: str, wanted: int, worker: UUID = seeds.WORKER) -> Sequence[St
     return [enter, claim]
 
 
+def claiming_known(name: str, version: int, wanted: int) -> Sequence[Step]:
+    """A claim of a lane of which a version is known: it takes the lock, and claims if it is still
+    so."""
+
+    async def open_for(tx: Tx) -> None:
+        await tx.execute(lanes.entering(name))
+
+    async def claim(tx: Tx) -> int | None:
+        ranges, worker = seeds.ranges(), seeds.WORKER
+        claimed = await runs.claim_known(tx, name, version, ranges, wanted, worker)
+        return None if claimed is None else len(claimed.rows)
+
+    return [open_for, claim]
+
+
+async def version_of(store: Store, name: str) -> int:
+    async with store.transaction() as tx:
+        lane = await lanes.one(tx, name)
+    assert lane is not None
+    return lane.version
+
+
+async def test_a_lane_that_is_known_is_claimed_before_a_change_or_not_at_all(
+    store: Store, every_order: EveryOrder
+) -> None:
+    """Whatever changes: a cap, a pause, or nothing that keeps anything from being claimed."""
+    for step in (capping("batch", 2), pausing("batch"), capping("batch", None)):
+        taken = set()
+
+        async def prepare(step: Step = step) -> Plan:
+            await change(store, "batch", max_running=None)
+            async with store.transaction() as tx:
+                await lanes.resume(tx, "batch")
+                await tx.execute("DELETE FROM runs")
+            await seed(store, 3)
+            known = await version_of(store, "batch")
+            return {"a": [*claiming_known("batch", known, 3)], "b": [owning("batch"), step]}
+
+        async for played in every_order(prepare):
+            # The claim's own transaction ends last when the change waits for its lock.
+            claimed = played.results["a"][-1]
+            taken.add(claimed)
+            assert claimed in (3, None), played
+            assert await running(store) == (claimed or 0), played
+            first = played.order.split().index("b") < played.order.split().index("a")
+            if first:
+                assert claimed is None, played
+        assert taken == {3, None}
+
+
+async def test_a_lane_that_is_known_is_claimed_as_often_as_it_stays_so(store: Store) -> None:
+    await seed(store, 3)
+    known = await version_of(store, "batch")
+    for _ in range(2):
+        async with store.transaction(lanes.entering("batch")) as tx:
+            claimed = await runs.claim_known(tx, "batch", known, seeds.ranges(), 1, seeds.WORKER)
+            assert claimed is not None
+            assert len(claimed.rows) == 1
+    async with store.transaction() as tx:  # on the same connection, and not opened for it
+        assert await runs.claim_known(tx, "batch", known, seeds.ranges(), 1, seeds.WORKER) is None
+
+
 async def test_in_whatever_order_a_cap_is_set_and_claims_go_it_is_never_exceeded(
     store: Store, every_order: EveryOrder
 ) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from noonday import server, supervisor
+from noonday import supervisor
 from noonday.domain.model import Attempt, Outcome, OutcomeKind
 from noonday.executors import Sent
 from noonday.executors.http import HttpExecutor
@@ -25,26 +25,31 @@ NOOP = "http://127.0.0.1:1/"
 _DONE = Outcome(OutcomeKind.SUCCESS, http_status=200)
 
 
-class Partly(HttpExecutor):
-    """Calls webhooks, but for :data:`NOOP`."""
+Execute = Callable[[HttpExecutor, Attempt, Sent], Coroutine[Any, Any, Outcome]]
 
-    async def execute(self, attempt: Attempt, sent: Sent) -> Outcome:
+
+def partly(execute: Execute) -> Execute:
+    """``execute``, but for :data:`NOOP`."""
+
+    async def executing(executor: HttpExecutor, attempt: Attempt, sent: Sent) -> Outcome:
         if attempt.target.url != NOOP:
-            return await super().execute(attempt, sent)
+            return await execute(executor, attempt, sent)
         sent.maybe = True
         return _DONE
 
+    return executing
 
-Claim = Callable[..., Coroutine[Any, Any, runs.Claimed]]
+
+Claim = Callable[..., Coroutine[Any, Any, runs.Claimed | None]]
 
 
 def timed(claim: Claim, took: array[float]) -> Claim:
     """``claim``, noting when and for how long."""
 
-    async def noting(*args: Any) -> runs.Claimed:
+    async def noting(*args: Any) -> runs.Claimed | None:
         began = time.perf_counter()
         claimed = await claim(*args)
-        if claimed.rows:
+        if claimed is not None and claimed.rows:
             took.extend((time.time(), time.perf_counter() - began))
         return claimed
 
@@ -54,9 +59,9 @@ def timed(claim: Claim, took: array[float]) -> Claim:
 def main() -> int:
     took: array[float] = array("d")
     path = os.environ.get("BENCH_CLAIMS")
-    vars(server)["HttpExecutor"] = Partly
+    setattr(HttpExecutor, "execute", partly(HttpExecutor.execute))  # noqa: B010 - as mypy wants it
     if path:
-        vars(runs)["claim"] = timed(runs.claim, took)
+        vars(runs)["claim_known"] = timed(runs.claim_known, took)
     code = supervisor.main()
     if path:
         Path(path).write_bytes(took.tobytes())

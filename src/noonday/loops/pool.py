@@ -20,8 +20,6 @@ from noonday.domain.ranking import Floors
 
 PACE_SEC: Final = 0.01
 """For few free slots it is not claimed more often than this."""
-FEW: Final = 64
-"""Claims of fewer runs take longer to plan than to carry out."""
 IDLE_PACE_SEC: Final = {"long": 0.1}
 """Nor for a pool whose last claim found nothing, although it is woken for the runs of others."""
 
@@ -45,8 +43,6 @@ class Served:
         """The database's time at the last claim that was answered."""
         self.version: int | None = None
         """That of the lane when it was last claimed, if it had no cap."""
-        self.takes_few = True
-        """Whether its last claim took few runs."""
         self._ended_less_began = 0.0
 
     def began(self, count: int) -> None:
@@ -64,10 +60,9 @@ class Served:
         used_sec = self._ended_less_began + self.busy * now
         return Asking(self.name, self.weight, self.busy, used_sec)
 
-    def claimed(self, clock: datetime, count: int, *, more: bool) -> None:
-        """A claim that took so many was answered at the database's time ``clock``."""
+    def claimed(self, clock: datetime, *, more: bool) -> None:
+        """A claim was answered at the database's time ``clock``."""
         self.clock, self.in_doubt, self.more = clock, False, more
-        self.takes_few = count < FEW
 
 
 class Pool:

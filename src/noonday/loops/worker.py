@@ -45,7 +45,6 @@ from noonday.loops.pool import Pool, Served
 from noonday.loops.rates import Rates
 from noonday.loops.settling import Settling
 from noonday.store import (
-    PLANNED_ONCE,
     Row,
     Store,
     Tx,
@@ -216,11 +215,8 @@ class Worker:
 
     async def _claim(self, pool: Pool, lane: Served, limit: int) -> int:
         asked, used = pool.claiming(lane), lane.floors.each()
-        opening = lanes.entering(lane.name)
-        if lane.takes_few:
-            opening = f"{PLANNED_ONCE};{opening}"
         try:
-            async with self._store.transaction(opening) as tx:
+            async with self._store.transaction(lanes.entering(lane.name)) as tx:
                 took = await self._take(tx, pool, lane, used, limit, asked)
         except _NothingClaimed as nothing:
             lane.in_doubt, lane.more = False, nothing.more
@@ -229,9 +225,7 @@ class Worker:
             return 0  # nobody would wait for these any more: `leave` hands them back
         # Not before the commit: by this time we look for what an unknown claim took.
         claimed, clock = took.claimed, took.claimed.clock
-        lane.claimed(
-            claimed.leased_at if took.taken else clock, len(took.taken), more=not claimed.drained
-        )
+        lane.claimed(claimed.leased_at if took.taken else clock, more=not claimed.drained)
         self._note_ranks(lane.name, claimed.taken)
         everything = claimed.saw_all
         lane.order.claimed(claimed.left, clock, everything=everything, highest=claimed.highest)

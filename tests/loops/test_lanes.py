@@ -165,10 +165,10 @@ def test_a_claim_that_was_put_off_is_made_up_for() -> None:
     assert each.sleep_for() is None
     assert each.may_claim()
     each.claiming(lane)
-    lane.claimed(EPOCH, 0, more=False)
+    lane.claimed(EPOCH, more=False)
     assert not each.may_claim(), "woken for the runs of another lane"
     assert pool.PACE_SEC <= (each.sleep_for() or 0) <= pool.IDLE_PACE_SEC["long"]
-    lane.claimed(EPOCH, 1, more=True)
+    lane.claimed(EPOCH, more=True)
     assert each.may_claim(), "more are known to wait"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
 import re
 from collections.abc import Awaitable, Callable
@@ -20,7 +19,6 @@ from noonday.domain.ranking import Floors
 from noonday.domain.replay import Letters, Terms
 from noonday.loops.dependents import tell
 from noonday.store import (
-    PLANNED_ONCE,
     Copy,
     Row,
     Store,
@@ -274,17 +272,6 @@ async def check_claim(made: Explained) -> None:
     )
     assert plan.indexes == {"runs_claim", "jobs_pkey"}
     assert plan.scans == {"payload_versions"}, "there are none"
-
-
-async def check_claim_of_few(made: Explained) -> None:
-    async with made.store.transaction(PLANNED_ONCE) as tx:
-        await tx.execute(f"PREPARE claim AS {runs.CLAIM}")
-        values = ", ".join(["NULL"] * 12)
-        shown = await tx.value(f"EXPLAIN (FORMAT JSON) EXECUTE claim({values})")
-        await tx.execute("DEALLOCATE claim")
-    plan = Plan.of(json.loads(shown)[0]["Plan"])
-    assert plan.indexes == {"runs_claim", "jobs_pkey", "payload_versions_pkey", "lanes_pkey"}
-    assert not plan.scans
 
 
 async def check_look_below_the_floors(made: Explained) -> None:

@@ -25,8 +25,6 @@ Row: TypeAlias = Mapping[str | int, Any]
 ROW_FAULTS: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 """What one bad row can make a whole batch fail with; see :mod:`noonday.store.batches`."""
 
-PLANNED_ONCE: Final = "SET LOCAL plan_cache_mode = force_generic_plan"
-"""Opens a transaction whose statements are planned once for a connection, whatever their values."""
 TURN_SEC: Final = 0.05
 """How long a look waits for its turn."""
 

@@ -320,7 +320,7 @@ async def test_after_a_cancel_no_tick_materializes_the_job(api: Api) -> None:
     async with api.store.transaction() as tx:
         # A tick that had read the timer before.
         shard = job["id"].int % 64
-        await locks.share_shards(tx, [shard])
+        await tx.open_with(locks.sharing([shard]))
         due = occurrences.Fired(job["id"], timer["due_at"], 1, timer["seq"], shard, 1)
         entry = occurrences.Entry(
             job["id"], timer["occurrence_at"], timer["due_at"], None, None, False

@@ -686,5 +686,5 @@ async def test_a_worker_says_how_far_the_reaper_has_to_look(store: Store, parts:
     await worker.beats.tick()
     async with store.transaction() as tx:
         assert await workers.granted(tx) == {"default:3": T}
-        assert not await runs.lowest_ready(tx, "default", [seeds.span(3)])
+        assert not (await runs.look(tx, {"default": [seeds.span(3)]}))[1]
     await landed(worker)

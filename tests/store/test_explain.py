@@ -275,9 +275,7 @@ async def check_claim(made: Explained) -> None:
 
 
 async def check_look_below_the_floors(made: Explained) -> None:
-    plan = await made.plan(
-        runs.LOWEST_READY, lambda tx: runs.lowest_ready(tx, "default", Floors().each())
-    )
+    plan = await made.plan(runs.LOOK, lambda tx: runs.look(tx, {"default": Floors().each()}))
     assert (plan.indexes, plan.tables) == ({"runs_claim"}, {"runs"})
 
 

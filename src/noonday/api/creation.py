@@ -199,7 +199,7 @@ def _lay_out(
     request, tenant_id = order.request, order.caller.tenant_id
     wanted, first_at, planned = _plan(request, job_id, now, ledger_start)
     delay = schedule.jitter(job_id, wanted.jitter_sec)
-    due_at = first_at + delay if delay else first_at
+    due_at = first_at + delay
     opening = timer = waiting = armed = None
     if family.edges:
         waiting = Dependent(
@@ -216,9 +216,7 @@ def _lay_out(
         armed = first_at if planned.missed else planned.rearm
     if armed is not None:
         seq = 2 if opening else 1
-        timer = Timer(
-            job_id, armed, due_at if armed is first_at else armed + delay, 1, seq, shard_of(job_id)
-        )
+        timer = Timer(job_id, armed, armed + delay, 1, seq, shard_of(job_id))
     spec = JobSpec(
         wanted, request.target, request.retry_policy, request.lease_sec,
         request.on_unknown, request.cancel_url,

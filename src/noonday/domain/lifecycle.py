@@ -144,7 +144,7 @@ def _dead(execution: ExecutionStatus, reason: Reason) -> Transition:
     return Transition(Event.DEAD_LETTER, execution, reason=reason)
 
 
-PLAIN: Final = {
+_PLAIN: Final = {
     OutcomeKind.SUCCESS: Transition(Event.COMPLETE, ExecutionStatus.SUCCESS),
     OutcomeKind.NOT_SENT: Transition(Event.HAND_BACK),
     OutcomeKind.CANCELLED: Transition(Event.STOP, ExecutionStatus.CANCELLED),
@@ -167,7 +167,7 @@ def settle(
     on_unknown: OnUnknown = "retry",
 ) -> Transition:
     """What follows from ``outcome``; ``chance`` in ``[0, 1)`` spreads retries."""
-    plain = PLAIN.get(outcome.kind)
+    plain = _PLAIN.get(outcome.kind)
     if plain is not None:
         return plain
     interrupted = outcome.kind is OutcomeKind.INTERRUPTED

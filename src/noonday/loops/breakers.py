@@ -72,7 +72,7 @@ class Breakers:
     async def hold(self, tx: Tx, flights: Sequence[Flight]) -> set[Held]:
         """Of runs that this transaction has claimed, put on hold those that may not be sent now;
         which. While nothing is open this asks the database nothing."""
-        if self._not_closed is not None and not self._not_closed:
+        if self._not_closed == set():
             return set()
         # What is too late ends without a request: it needs no permit, and waits for nothing.
         met = [each for each in flights if self._met(each) and not each.too_late]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from itertools import product
 from typing import Final, NamedTuple
 
 import msgspec
@@ -97,33 +96,31 @@ class Reaper:
 
         Dead entries at the head of the index are passed over here, and not each second.
         """
-        now = await tx.clock()
-        names = [lane.name for lane in await lanes.every(tx)]
-        spans = list(product(names, Floors().each()))
-        lowest = await runs.lowest_claimable(tx, spans)
+        spans = {lane.name: Floors().each() for lane in await lanes.every(tx)}
+        now, lowest = await runs.lowest_claimable(tx, spans)
         self._floors = {
-            (lane, span.band): _floor(span.band, lowest.get((lane, span.band)), now)
-            for lane, span in spans
+            (lane, span.band): _floor(span.band, lowest.get(lane, {}).get(span.band), now)
+            for lane, each in spans.items()
+            for span in each
         }
         return [
             _Place(lane, self._from_floor(lane, span), END - SLACK if span.band.queued else now)
-            for lane, span in spans
-            if (lane, span.band) in lowest
+            for lane, each in spans.items()
+            for span in each
+            if span.band in lowest.get(lane, {})
         ]
 
     async def _granted(self, tx: Tx) -> list[_Place]:
         """Those of which workers say that they were granted some, as far as they say."""
         whole = {span.band: span for span in Floors().each()}
-        places = [
-            _Place(lane, self._from_floor(lane, whole[band]), ceiling)
-            for (lane, band), ceiling in (
-                (workers.granted_in(key), ceiling)
-                for key, ceiling in (await workers.granted(tx)).items()
-            )
-        ]
-        spans = [(place.lane, place.span) for place in places]
-        lowest = await runs.lowest_claimable(tx, spans) if spans else {}
-        return [place for place in places if (place.lane, place.span.band) in lowest]
+        places, spans = [], dict[str, list[Span]]()
+        for key, ceiling in (await workers.granted(tx)).items():
+            lane, band = workers.granted_in(key)
+            span = self._from_floor(lane, whole[band])
+            places.append(_Place(lane, span, ceiling))
+            spans.setdefault(lane, []).append(span)
+        _, lowest = await runs.lowest_claimable(tx, spans) if places else (None, {})
+        return [each for each in places if each.span.band in lowest.get(each.lane, {})]
 
     def _from_floor(self, lane: str, span: Span) -> Span:
         return span._replace(floor=self._floors.get((lane, span.band), span.floor))

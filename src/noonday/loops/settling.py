@@ -103,8 +103,6 @@ class Settling:
     def _decide(self, flight: Flight, outcome: Outcome) -> Settlement:
         # One decision per attempt: a settle that is tried again must not draw another delay.
         if flight.decision is None:
-            flight.decision = lifecycle.PLAIN.get(outcome.kind)
-        if flight.decision is None:
             now = flight.lease.leased_at + timedelta(seconds=time.monotonic() - flight.asked)
             flight.decision = lifecycle.settle(
                 flight.lease,
@@ -135,7 +133,7 @@ class Settling:
         """One-off jobs of which that was the last word, where they are counted."""
         endings = Endings(self._backlogs)
         for flight, item in landed:
-            if endings.count(flight.lease.tenant_id) and item.held in written:
+            if item.held in written:
                 endings.add(flight.lease.tenant_id, item, flight.spec.schedule)
         await endings.look(tx)
         return endings

@@ -298,10 +298,11 @@ class Worker:
 
     async def sweep(self) -> int:
         """Look below the floors for what was committed later than anything should be."""
-        for lane in self._served:
-            async with self._store.transaction() as tx:
-                found = await runs.lowest_ready(tx, lane.name, Floors().each())
-            for band, rank in found.items():
+        served = self._served
+        async with self._store.singly() as tx:
+            _, found = await runs.look(tx, {lane.name: Floors().each() for lane in served})
+        for lane in served:
+            for band, rank in found.get(lane.name, {}).items():
                 if lane.floors.lower(band, rank):
                     self._metrics.straggler("runs")
         return 0

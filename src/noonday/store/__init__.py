@@ -128,6 +128,11 @@ class Tx:
         count = tag.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
+    async def open_with(self, opening: str) -> None:
+        """Run an opening, unless the transaction was opened with it."""
+        if self.opening != opening:
+            await self.execute(opening)
+
     async def copy(self, into: Copy, rows: Sequence[Sequence[Any]]) -> None:
         """Append ``rows``, with the columns that ``into`` names."""
         if not rows:

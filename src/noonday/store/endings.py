@@ -28,12 +28,10 @@ class Endings:
         self._doubtful: dict[UUID, int] = {}
         self._at: datetime | None = None
 
-    def count(self, tenant_id: int) -> bool:
-        """Whether pending jobs of a tenant are counted."""
-        return self._backlogs is not None and self._backlogs.watches(tenant_id)
-
     def add(self, tenant_id: int, item: Settlement, schedule: Schedule) -> None:
         """An attempt was settled. Only the run of a one-off job's nominal time ends the job."""
+        if self._backlogs is None or not self._backlogs.watches(tenant_id):
+            return
         if item.held.kind != Kind.SCHEDULE or not isinstance(schedule, Once):
             return
         if item.transition.event in ENDS:

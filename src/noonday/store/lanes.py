@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from noonday.domain.lanes import MOST_LANES, READY_MADE, Lane
 from noonday.domain.ranking import QUEUE, Band
 from noonday.store import Row, Store, Tx, columns, locks
-from noonday.store.runs import ENTERED, ENTERED_BY, OPEN, Taken
+from noonday.store.runs import ENTERED, ENTERED_BY, LANE_IS_OPEN, Taken
 
 FRESH_SEC: Final = 1.0
 """What is known of lanes is read again after this long."""
@@ -232,7 +232,7 @@ class Refused(NamedTuple):
 
 
 ENTER: Final = f"""
-SELECT version, ageing_sec, max_running, {OPEN} AS open, {ENTERED} AS entered
+SELECT version, ageing_sec, max_running, {LANE_IS_OPEN} AS open, {ENTERED} AS entered
 FROM lanes WHERE name = $1
 """
 COUNT: Final = """
@@ -260,8 +260,7 @@ def entering(name: str) -> str:
 async def enter(tx: Tx, name: str, wanted: int) -> Entry | Refused:
     """Begin a claim of up to ``wanted`` runs of a lane. A later statement than the one that took
     the lock reads it, so nobody changes what it reads until the transaction ends."""
-    if not tx.opening.endswith(entering(name)):
-        await tx.execute(entering(name))
+    await tx.open_with(entering(name))
     row = await tx.row(ENTER, name)
     if row is None or not row["open"]:
         return Refused(soon=False)

@@ -36,11 +36,6 @@ def sharing(shards: Iterable[int]) -> str:
     )
 
 
-async def share_shards(tx: Tx, shards: Iterable[int]) -> None:
-    """The same in a transaction under way."""
-    await tx.execute(sharing(shards))
-
-
 async def own_shard(tx: Tx, shard: int) -> None:
     """Keep every tick off a shard until the transaction ends: for changing a job, for takeover."""
     await tx.value(OWN_SHARD, SHARD, shard)

@@ -186,7 +186,7 @@ async def _delete(
 ) -> tuple[int, list[str]]:
     """Look again with the shards' locks, and delete what has still ended: whoever starts a run of
     an old job holds its shard exclusively. (Ticks are not held up: they share the locks.)"""
-    await locks.share_shards(tx, sorted({shard_of(job_id) for job_id in ended}))
+    await tx.open_with(locks.sharing({shard_of(job_id) for job_id in ended}))
     gone = await tx.rows(DELETE, ended, *bounds)
     payloads = await tx.rows(DELETE_PAYLOADS, [row["id"] for row in gone])
     blobs = [row["payload_ref"] for row in [*gone, *payloads] if row["payload_ref"] is not None]

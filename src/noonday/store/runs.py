@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 from uuid import UUID
 
 from noonday.domain.lifecycle import Lease
@@ -115,8 +115,8 @@ def freed(tx: Tx, rows: Sequence[Row]) -> set[Held]:
 ENTERED_BY: Final = "noonday.entered"
 """A setting of a transaction: whether it has the lock of the lane that it is to claim of."""
 ENTERED: Final = f"current_setting('{ENTERED_BY}', true) IS NOT DISTINCT FROM 'true'"
-OPEN: Final = "paused_at IS NULL AND shed_at IS NULL"
-"""Of a lane: whether anything of it is to be claimed."""
+LANE_IS_OPEN: Final = "paused_at IS NULL AND shed_at IS NULL"
+"""Whether anything of a lane is to be claimed."""
 
 # A merge of range scans, one per priority in front and one in the queue, each from its floor; a
 # lower priority is a constant behind. The candidates are read without locks, then locked as they
@@ -131,7 +131,8 @@ CLAIM: Final = f"""
 WITH lane AS MATERIALIZED (
     SELECT $12::int IS NULL OR EXISTS (
         SELECT FROM lanes
-        WHERE name = $1 AND version = $12 AND max_running IS NULL AND {OPEN} AND {ENTERED}
+        WHERE name = $1 AND version = $12 AND max_running IS NULL AND {LANE_IS_OPEN}
+          AND {ENTERED}
     ) AS entered
 ), candidate AS MATERIALIZED (
     SELECT c.row, p.n, c.rank, p.shift + p.scale
@@ -256,29 +257,7 @@ async def claim_known(
     return Claimed(rows, told["clock"], told["leased_at"], taken, lowest, left, saw_all, drained)
 
 
-# What a sweep compares the floors with.
-LOWEST_READY: Final = """
-SELECT p.priority, p.floor, (
-    SELECT r.rank FROM runs AS r
-    WHERE r.lane = $1 AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
-      AND r.rank < p.until AND r.state = 'READY'
-    ORDER BY r.rank LIMIT 1) AS rank
-FROM unnest($2::int[], $3::timestamptz[], $4::timestamptz[]) AS p(priority, floor, until)
-"""
-
-
-async def lowest_ready(tx: Tx, lane: str, spans: Sequence[Span]) -> dict[Band, datetime]:
-    """For each of ``spans`` the lowest rank that is READY there, if one is."""
-    rows = await tx.rows(LOWEST_READY, lane, *columns(spans, 3))
-    return {
-        Band(row["priority"], is_queued(row["floor"])): row["rank"]
-        for row in rows
-        if row["rank"] is not None
-    }
-
-
-# What a worker asks of lanes that it does not know to have any work.
-LOOK: Final = """
+_LOWEST: Final = """
 SELECT n.clock, f.*
 FROM (SELECT coalesce($5, now()) AS clock) AS n
 LEFT JOIN (
@@ -288,20 +267,25 @@ LEFT JOIN (
     CROSS JOIN LATERAL (
         SELECT r.rank FROM runs AS r
         WHERE r.lane = p.lane AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
-          AND r.rank < p.until AND r.state = 'READY'
+          AND r.rank < p.until{0}
         ORDER BY r.rank LIMIT 1
     ) AS c
 ) AS f ON true
 """
+Lowest: TypeAlias = tuple[datetime, dict[str, dict[Band, datetime]]]
+"""The transaction's time, and for each lane and band in which there is anything its lowest rank."""
+
+LOOK: Final = _LOWEST.format(" AND r.state = 'READY'")
 
 
-async def look(
-    tx: Tx, spans: Mapping[str, Sequence[Span]]
-) -> tuple[datetime, dict[str, dict[Band, datetime]]]:
-    """The transaction's time, and for each lane, in each of its spans, the lowest rank that is
-    READY there, if one is."""
+async def look(tx: Tx, spans: Mapping[str, Sequence[Span]]) -> Lowest:
+    """What is READY in these spans of lanes."""
+    return await _lowest(tx, LOOK, spans)
+
+
+async def _lowest(tx: Tx, statement: str, spans: Mapping[str, Sequence[Span]]) -> Lowest:
     asked = [(name, *span) for name, each in spans.items() for span in each]
-    rows = await tx.rows(LOOK, *columns(asked, 4), tx.now)
+    rows = await tx.rows(statement, *columns(asked, 4), tx.now)
     found: dict[str, dict[Band, datetime]] = {}
     for row in rows:
         if row["rank"] is not None:
@@ -677,28 +661,12 @@ async def expired(tx: Tx, lane: str, span: Span, ceiling: datetime, limit: int) 
     )
 
 
-LOWEST_CLAIMABLE: Final = """
-SELECT p.lane, p.priority, p.floor, (
-    SELECT r.rank FROM runs AS r
-    WHERE r.lane = p.lane AND r.priority = p.priority AND r.claimable AND r.rank >= p.floor
-      AND r.rank < p.until
-    ORDER BY r.rank LIMIT 1) AS rank
-FROM unnest($1::text[], $2::int[], $3::timestamptz[], $4::timestamptz[])
-     AS p(lane, priority, floor, until)
-"""
+LOWEST_CLAIMABLE: Final = _LOWEST.format("")
 
 
-async def lowest_claimable(
-    tx: Tx, spans: Sequence[tuple[str, Span]]
-) -> dict[tuple[str, Band], datetime]:
-    """In which of these spans of lanes anything is READY or RUNNING, and its lowest rank: below it
-    there is nothing to reap."""
-    rows = await tx.rows(LOWEST_CLAIMABLE, *columns([(lane, *span) for lane, span in spans], 4))
-    return {
-        (row["lane"], Band(row["priority"], is_queued(row["floor"]))): row["rank"]
-        for row in rows
-        if row["rank"] is not None
-    }
+async def lowest_claimable(tx: Tx, spans: Mapping[str, Sequence[Span]]) -> Lowest:
+    """What is READY or RUNNING in these spans of lanes: below it there is nothing to reap."""
+    return await _lowest(tx, LOWEST_CLAIMABLE, spans)
 
 
 # --- reads ------------------------------------------------------------------------------------

@@ -84,8 +84,7 @@ async def fence(tx: Tx, owner_id: UUID, epochs: Mapping[int, int]) -> datetime:
     Raises :class:`FenceLost`. READ COMMITTED matters: the epochs are read by a later statement
     than the one that waited for the lock.
     """
-    if tx.opening != locks.sharing(epochs):
-        await locks.share_shards(tx, epochs)
+    await tx.open_with(locks.sharing(epochs))
     rows = await tx.rows(EPOCHS, sorted(epochs), owner_id, tx.now)
     if {row["shard"]: row["epoch"] for row in rows} != dict(epochs):
         raise FenceLost("a shard has another owner by now")

@@ -124,6 +124,8 @@ class Node:
     """Set when it is to stop."""
     retire: Callable[[bool], None] | None = None
     """Tells it to go once it is idle, or to stay after all; None when it cannot."""
+    end: Callable[[], None] = lambda: None
+    """Called first of all when it is to stop: begin nothing more."""
 
     def loop(self, name: str, tick: Callable[[], Awaitable[int]], **how: object) -> Loop:
         """A loop that starts now and, when the process stops, ends after its tick."""
@@ -373,7 +375,7 @@ async def worker(node: Node) -> None:
     node.loop("claim sweep", part.sweep, pause_sec=10.0, steady=True)
     node.stack.push_async_callback(part.stop, settings.worker_grace_sec)
     node.loop("retire", _retiring(node, part), pause_sec=RETIRE_SEC, steady=True)
-    node.retire = part.retire
+    node.retire, node.end = part.retire, part.end
 
 
 def _retiring(node: Node, part: Worker) -> Callable[[], Awaitable[int]]:
@@ -445,6 +447,7 @@ async def _run(
         stack.callback(sender.cancel)
         log.info("process.started", worker=str(node.id), version=__version__)
         await stop.wait()
+        node.end()  # the loops stop one after the other, and a claim might come between
         log.info("process.stopping")
     log.info("process.stopped")
     return 0

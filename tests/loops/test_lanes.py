@@ -22,6 +22,12 @@ from tests.support.links import Link
 from tests.support.scripted import Hanging, Parts, Scripted, carry_out, landed
 
 LONG_RUNS = 10_000
+ONE = "job_id = $1 AND occurrence_at = $2 AND kind = $3"
+LOCK_ONE = f"SELECT FROM runs WHERE {ONE} FOR UPDATE"
+TAKE_AWAY = f"""
+UPDATE runs SET state = 'READY', worker_id = NULL, leased_at = NULL, locked_until = NULL,
+                lease_version = lease_version + 1 WHERE {ONE}
+"""
 
 
 async def ready(store: Store, **how: object) -> None:
@@ -279,4 +285,46 @@ async def test_leases_are_extended_while_all_connections_of_the_pool_are_taken(
             await taken.enter_async_context(linked.transaction())
         await worker.beats.tick()
     assert not any(each.wants_heartbeat() or each.lost for each in worker._flights.values())
+    await worker.stop(0)
+
+
+@pytest.mark.parametrize("held_up", [1, 7, 19, 20])
+async def test_rows_that_somebody_has_locked_hold_up_no_other_lease(
+    store: Store, parts: Parts, beats: Store, held_up: int
+) -> None:
+    await ready(store, count=20)
+    worker = parts.worker(Hanging(), beats=beats)
+    assert await worker.tick() == 20
+    backdate(worker, 25)
+    flights = list(worker._flights.values())
+    random.shuffle(flights)
+    locked = flights[:held_up]
+    async with store.transaction() as tx:
+        for each in locked:
+            assert await tx.execute(LOCK_ONE, *each.held[:3]) == 1
+        await worker.beats.tick()
+        assert {each.held for each in flights if each.wants_heartbeat()} == {
+            each.held for each in locked
+        }
+        assert not any(each.lost for each in flights), "nobody else has them"
+    await worker.beats.tick()
+    assert not any(each.wants_heartbeat() or each.lost for each in flights), "caught up"
+    await worker.stop(0)
+
+
+async def test_a_lease_that_somebody_is_taking_away_is_given_up_when_that_is_committed(
+    store: Store, parts: Parts, beats: Store
+) -> None:
+    await ready(store, count=2)
+    worker = parts.worker(Hanging(), beats=beats)
+    await worker.tick()
+    backdate(worker, 25)
+    taken, kept = worker._flights.values()
+    async with store.transaction() as tx:
+        assert await tx.execute(TAKE_AWAY, *taken.held[:3]) == 1
+        await worker.beats.tick()
+        assert not taken.lost, "it may yet be rolled back"
+    await worker.beats.tick()
+    assert taken.lost
+    assert not kept.lost
     await worker.stop(0)

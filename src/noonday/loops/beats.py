@@ -106,6 +106,8 @@ class Beats:
                 extended = await runs.heartbeat(
                     tx, [(flight.held, flight.lease_sec) for flight in wanted]
                 )
+                missing = [flight.held for flight in wanted if flight.held not in extended]
+                locked = await runs.standing(tx, missing) if missing else set()
         except StoreUnavailable as error:
             self.mute = True
             log.warning("heartbeat.failed", error=str(error), count=len(wanted))
@@ -114,6 +116,8 @@ class Beats:
         for flight in wanted:
             if flight.held in extended:
                 flight.extend(asked)
+            elif flight.held in locked:
+                continue  # asked for again with the next beat, as long as it is trusted
             elif flight.held in self._flights and not flight.landed:
                 self._lose(flight, "somebody else holds it, or it has ended")
         return True

@@ -413,12 +413,16 @@ class Worker:
         doubt = any(lane.in_doubt for lane in self._served)
         return self.beats.stopping and not (self._flights or self.settling.waiting or doubt)
 
+    def end(self) -> None:
+        """Claim no more from now on, and begin nothing of a claim that is under way."""
+        self._ending = self.beats.stopping = True
+
     async def stop(self, grace_sec: float) -> None:
-        """Claim no more, let finish what fits into the grace period, and stop the rest.
+        """Let finish what fits into the grace period, and stop the rest.
 
         Outcomes go on being settled meanwhile; :meth:`leave` comes after.
         """
-        self._ending = self.beats.stopping = True
+        self.end()
         await self._wait(grace_sec)
         for flight in self._flights.values():
             if not flight.landed:

@@ -330,21 +330,24 @@ async def lock(tx: Tx, leases: Sequence[Held]) -> int:
 HEARTBEAT: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT r.row, i.lease_version, i.lease_sec
-{
-    FIND.format(
-        input=f"{_KEYS}, $5::int[]) AS i(job_id, occurrence_at, kind, lease_version, lease_sec)",
-        guard=GUARD,
-    )
-}
+    FROM {_KEYS}, $5::int[]) AS i(job_id, occurrence_at, kind, lease_version, lease_sec)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS row FROM runs AS r WHERE {GUARD}
+        LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+    ) AS r
 )
 UPDATE runs AS r SET locked_until = coalesce($6, now()) + h.lease_sec * interval '1 second'
 FROM held AS h WHERE {STILL} AND r.locked_until > coalesce($6, now())
 RETURNING {RETURNED}
 """
+_UNEXPIRED: Final = f"{GUARD} AND r.locked_until > coalesce($5, clock_timestamp())"
+STANDING: Final = f"SELECT {RETURNED} {FIND.format(input=KEY_INPUT, guard=_UNEXPIRED)}"
 
 
 async def heartbeat(tx: Tx, leases: Sequence[tuple[Held, int]]) -> set[Held]:
-    """Extend unexpired leases, each by its own seconds; those that were still held."""
+    """Extend unexpired leases, each by its own seconds; which. It waits for nobody: a row that
+    somebody has locked must not cost all the others their leases (:func:`standing` tells it from
+    one that is lost)."""
 
     async def extend(wanted: Sequence[tuple[Held, int]]) -> set[Held]:
         batch = [(*held, lease_sec) for held, lease_sec in wanted]
@@ -352,9 +355,14 @@ async def heartbeat(tx: Tx, leases: Sequence[tuple[Held, int]]) -> set[Held]:
 
     extended = await extend(leases)
     missing = [lease for lease in leases if lease[0] not in extended]
-    if missing and await lock(tx, [held for held, _ in missing]):
-        extended |= await extend(missing)
+    if missing and await standing(tx, [held for held, _ in missing]):
+        extended |= await extend(missing)  # changed meanwhile, and ours as before
     return extended
+
+
+async def standing(tx: Tx, leases: Sequence[Held]) -> set[Held]:
+    """Those that are held still, and have not run out, as far as is committed."""
+    return {held_key(row) for row in await tx.rows(STANDING, *columns(leases, 4), tx.now)}
 
 
 # --- settle -----------------------------------------------------------------------------------

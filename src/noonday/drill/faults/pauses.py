@@ -7,7 +7,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -22,7 +22,10 @@ from noonday.drill.members import Member
 from noonday.drill.world import LEASE_SEC, World
 from noonday.store import shards
 
-OWNER = "SELECT id FROM workers WHERE pid = $1 AND role = 'scheduler'"
+OWNER = """
+SELECT id FROM workers WHERE pid = $1 AND role = 'scheduler'
+AND EXISTS (SELECT FROM shards WHERE owner_id = id AND leased_until > now())
+"""
 SHARD_SEC = shards.LEASE.total_seconds()
 
 
@@ -55,7 +58,9 @@ async def scheduler(world: World, chance: random.Random, mark: Mark) -> None:
     """Stop a scheduler for longer than the lease on its shards."""
     seconds = SHARD_SEC + chance.uniform(4, 7)
     async with world.victim("scheduler", chance) as member:
-        owner = await world.value(OWNER, member.pid)
+        owner = await _owner(world, member)
+        if owner is None:
+            return
         mark.at(member.name, detail=f"for {seconds:.1f} s")
         mark.later = taken_over(owner)
         async with frozen(member):
@@ -67,7 +72,7 @@ async def scheduler_in_transaction(world: World, chance: random.Random, mark: Ma
     seconds = SHARD_SEC + chance.uniform(4, 7)
     trap = Trap("materialize", "hold before")
     async with world.victim("scheduler", chance) as member:
-        owner = await world.value(OWNER, member.pid)
+        owner = await _owner(world, member)
         member.link.set(trap)
         try:
             async with asyncio.timeout(PATIENCE_SEC):
@@ -80,6 +85,17 @@ async def scheduler_in_transaction(world: World, chance: random.Random, mark: Ma
             mark.detail = "nothing fell due"
         finally:
             member.link.disarm(trap)
+
+
+async def _owner(world: World, member: Member) -> UUID | None:
+    """Its id, once it owns a shard: one that has just been started has to wait for the leases of
+    those before it. None when that lasts too long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SHARD_SEC + PATIENCE_SEC):
+            while (owner := await world.value(OWNER, member.pid)) is None:
+                await asyncio.sleep(0.2)
+            return UUID(str(owner))
+    return None
 
 
 def taken_over(owner: UUID | None) -> Later:

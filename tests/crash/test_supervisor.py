@@ -35,6 +35,10 @@ worker_pools = ["default=4", "long=1"]
 lane_objective_sec = 4
 scale_down_sec = 5
 """
+TWO_APIS = """
+SELECT array_agg(pid) FROM workers WHERE role = 'api' AND pid <> ALL ($1::int[])
+HAVING count(*) = 2
+"""
 RUNNING = "SELECT count(*) FROM runs WHERE state = 'RUNNING'"
 NOT_WELL = "SELECT count(*) FROM executions WHERE status <> 'SUCCESS' OR attempt > 1"
 OF_WORKERS = """
@@ -46,12 +50,12 @@ JOIN workers AS w ON w.id = r.worker_id ORDER BY w.started_at, j.name
 class Up:
     """One ``noonday up`` and what it says."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *options: str) -> None:
         self._log = home / "up.log"
         self._log.unlink(missing_ok=True)
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "noonday", "up", "--home", str(home)],
+                [sys.executable, "-m", "noonday", "up", "--home", str(home), *options],
                 stdout=log,
                 stderr=log,
                 cwd=home,
@@ -87,8 +91,8 @@ class Up:
 
 
 @contextmanager
-def an_up(home: Path) -> Iterator[Up]:
-    up = Up(home)
+def an_up(home: Path, *options: str) -> Iterator[Up]:
+    up = Up(home, *options)
     try:
         yield up
     finally:
@@ -125,6 +129,25 @@ async def test_nothing_outlives_a_killed_supervisor_and_the_next_one_goes_on_whe
                 tree = descendants(second.pid)
             assert second.process.returncode == 0
             assert not living(tree)
+
+
+async def test_api_processes_share_the_port_and_one_that_is_killed_is_not_missed(
+    home: Path,
+) -> None:
+    with an_up(home, "--apis", "2") as up:
+        key = await up.said(r"admin key, shown once: (\S+)")
+        async with Cluster.over(running_dsn(home), home, token=key) as cluster:
+            cluster.address = await up.said(r"API: +(\S+)")
+            killed = [0]
+            for _ in range(3):  # more often than there are processes at first
+                pid, _ = await cluster.until(TWO_APIS, killed)
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+                for n in range(8):  # each by a connection of its own
+                    await cluster.post(f"/{n}")
+            await eventually(lambda: up.lost == 3)
+            await cluster.drain(30)
+            assert await cluster.check() == []
 
 
 async def test_nothing_outlives_a_supervisor_that_is_killed_while_its_processes_start(

@@ -14,7 +14,7 @@ import pytest
 
 import noonday.store
 from noonday.domain.lifecycle import Event, Transition
-from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Kind, Reason, RunKey
+from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Kind, Reason, RunKey, shard_of
 from noonday.domain.ranking import Floors
 from noonday.domain.replay import Letters, Terms
 from noonday.loops.dependents import tell
@@ -48,7 +48,7 @@ from noonday.store.settlements import Settlement
 from noonday.store.timers import Timer
 from tests.support import families, seeds
 from tests.support.letters import lie_there
-from tests.support.plans import ExplainingTx, Plan
+from tests.support.plans import ExplainingTx, Plan, compared
 
 NOW = datetime.now(UTC)
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
@@ -694,6 +694,43 @@ async def test_after_a_burst_that_statistics_do_not_know_nothing_reads_all_runs(
             plan = explaining.plans[statement]
             assert "runs" not in plan.scans
             assert plan.uses.count("runs_claim") <= 1
+
+
+# --- whole batches ----------------------------------------------------------------------------
+
+
+async def test_no_batch_compares_each_of_its_rows_with_each(
+    store: Store, subtests: pytest.Subtests
+) -> None:
+    """What returns rows (a DELETE, say) is planned as if it returned one; hundreds do come."""
+    async with store.transaction() as tx:
+        fired_jobs = await seeds.armed(tx, seeds.every(60, NOW), NOW, count=500)
+        triggered = await seeds.armed(tx, seeds.every(60, NOW), NOW + DAY, count=500)
+        await seeds.ready(tx, count=500)
+        held = [runs.held_key(row) for row in await seeds.claim(tx, limit=500)]
+    fired = [seeds.fired(job, NOW) for job in fired_jobs]
+    entries = [seeds.open_entry(job, NOW, skip_overlap=True) for job in fired_jobs]
+    rearm = [Timer(job, NOW + DAY, NOW + DAY, 1, 1, shard_of(job)) for job in fired_jobs]
+    opened = [occurrences.Opening(each, NOW, 1, 1, NOW, 1, "default", 5) for each in triggered]
+    ended = [Ended(*each, "FAILED", 500, None, False, None, None) for each in held]
+    calls: dict[str, Callable[[Tx], Awaitable[object]]] = {
+        occurrences.MATERIALIZE: lambda tx: occurrences.materialize(tx, fired, entries, rearm, NOW),
+        occurrences.OPEN: lambda tx: occurrences.open_now(tx, opened, NOW),
+        runs.HEARTBEAT: lambda tx: runs.heartbeat(tx, [(each, 60) for each in held]),
+        runs.COMPLETE: lambda tx: runs.complete(tx, ended),
+        runs.RETRY: lambda tx: runs.retry(tx, [(each, SECOND) for each in ended]),
+        runs.DEAD_LETTER: lambda tx: runs.dead_letter(
+            tx, [(each, "transient", "f") for each in ended]
+        ),
+        runs.RELEASE: lambda tx: runs.release(tx, ended),
+        runs.HAND_BACK: lambda tx: runs.hand_back(tx, held),
+        runs.STOP: lambda tx: runs.stop(tx, ended),
+        holds.HOLD: lambda tx: holds.hold(tx, [(each, "breaker", "k") for each in held]),
+        cancels.END: lambda tx: cancels.end(tx, held),
+    }
+    for statement, call in calls.items():
+        with subtests.test(statement):
+            assert await compared(store, statement, call) <= 500
 
 
 # --- in place ---------------------------------------------------------------------------------

@@ -77,6 +77,45 @@ class ExplainingTx(Tx):
         return await super().execute(statement, *args)
 
 
+class ComparingTx(Tx):
+    """A transaction that carries out each statement twice, the first time to count how many pairs
+    of rows its joins compare in vain; nothing of that stays."""
+
+    __slots__ = ("compared",)
+
+    def __init__(self, tx: Tx, now: datetime | None = None) -> None:
+        super().__init__(tx._connection, now)
+        self.compared: dict[str, int] = {}
+
+    async def _compare(self, statement: str, *args: Any) -> None:
+        await self._connection.execute("SAVEPOINT before")
+        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
+        plan = json.loads(await self._connection.fetchval(explain, *args))[0]["Plan"]
+        await self._connection.execute("ROLLBACK TO SAVEPOINT before")
+        self.compared[statement] = round(
+            sum(
+                each.get("Rows Removed by Join Filter", 0) * each["Actual Loops"]
+                for each in _nodes(plan)
+            )
+        )
+
+    async def rows(self, statement: str, *args: Any) -> list[Row]:
+        await self._compare(statement, *args)
+        return await super().rows(statement, *args)
+
+    async def row(self, statement: str, *args: Any) -> Row | None:
+        await self._compare(statement, *args)
+        return await super().row(statement, *args)
+
+    async def value(self, statement: str, *args: Any) -> Any:
+        await self._compare(statement, *args)
+        return await super().value(statement, *args)
+
+    async def execute(self, statement: str, *args: Any) -> int:
+        await self._compare(statement, *args)
+        return await super().execute(statement, *args)
+
+
 class CountingTx(Tx):
     """A transaction that runs each statement twice, first to count the pages it looks at."""
 
@@ -112,6 +151,18 @@ class CountingTx(Tx):
 
 # A bitmap looks at a page once, an index for each entry: which of them is chosen wavers.
 ENTRY_BY_ENTRY = "SET LOCAL enable_bitmapscan = off"
+
+
+async def compared(store: Store, statement: str, call: Callable[[Tx], Awaitable[object]]) -> int:
+    """How many pairs of rows ``statement`` compares in vain as ``call`` runs it; nothing stays."""
+    found: dict[str, int] = {}
+    with suppress(_Undone):
+        async with store.transaction() as tx:
+            comparing = ComparingTx(tx, tx.now)
+            await call(comparing)
+            found = comparing.compared
+            raise _Undone
+    return found[statement]
 
 
 async def pages(store: Store, statement: str, call: Callable[[Tx], Awaitable[object]]) -> int:

@@ -58,6 +58,9 @@ def up(
         ),
     ] = None,
     schedulers: Annotated[int, typer.Option(min=1, max=64, help="Scheduler processes.")] = 1,
+    apis: Annotated[
+        int, typer.Option(min=1, max=64, help="API processes, which share the port.")
+    ] = 1,
     demo: Annotated[
         bool, typer.Option("--demo", help="Run example jobs against a receiver here.")
     ] = False,
@@ -95,7 +98,7 @@ def up(
         return example.show(running, once=once) if demo else STAY
 
     with _failures():
-        code = supervisor.up(settings, schedulers=schedulers, say=_say, show=show)
+        code = supervisor.up(settings, schedulers=schedulers, apis=apis, say=_say, show=show)
     raise typer.Exit(code)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import os
 import platform
-import socket
 import subprocess
 import tempfile
 import time
@@ -71,19 +70,18 @@ class Service:
         self.token = token
         self.options = options
         self.children: list[Process] = []
-        self.address = ""
-        self._api: socket.socket | None = None
+        self.addresses: list[str] = []
         self._stack = ExitStack()
 
     def start(
         self, role: str, *, module: str = "noonday.supervisor", claims: Path | None = None
     ) -> Process:
-        """Start one more process of ``role``; all of role ``api`` share an address. ``module`` may
-        be ``bench.role``, and ``claims`` a file for what that notes."""
-        if self._api is None:
-            self._api = self._stack.enter_context(listening.bind("127.0.0.1", 0))
-            self.address = listening.address_of(self._api)
-        api = self._api if role == "api" else None
+        """Start one more process of ``role``. ``module`` may be ``bench.role``, and ``claims`` a
+        file for what that notes."""
+        api = None
+        if role == "api":
+            api = self._stack.enter_context(listening.bind("127.0.0.1", 0))
+            self.addresses.append(listening.address_of(api))
         told = {"BENCH_CLAIMS": str(claims)} if claims else None
         child = Process(role, self.settings, api=api, module=module, environment=told)
         self.children.append(child)
@@ -106,7 +104,7 @@ class Service:
         return await Store.open(str(self.settings.database_url), size=size)
 
     def caller(self, token: str = "") -> wire.Caller:
-        return wire.Caller(self.address, token or self.token)
+        return wire.Caller(self.addresses[0], token or self.token)
 
     async def up(self, store: Store, **roles: int) -> None:
         """Wait until so many processes of each role have reported, and the API answers."""

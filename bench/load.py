@@ -13,7 +13,7 @@ import random
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bench.wire import Connection, Refused, connect
@@ -39,7 +39,11 @@ def _fault(connection: Connection, status: int, body: bytes) -> Exception:
 
 
 async def closed(
-    address: str, connections: int, seconds: float, make: Callable[[], bytes], want: int = 202
+    addresses: Sequence[str],
+    connections: int,
+    seconds: float,
+    make: Callable[[], bytes],
+    want: int = 202,
 ) -> Answers:
     """Each connection sends its next request when the last was answered. Raises :class:`Refused`
     for an answer other than ``want``."""
@@ -63,7 +67,7 @@ async def closed(
             if not open_ and not over.done():
                 over.set_result(None)
 
-    lines = await connect(address, answered, connections)
+    lines = await connect(addresses, answered, connections)
     began = clock()
     until = began + seconds
     for line in lines:
@@ -85,7 +89,7 @@ class Open:
 
     def __init__(
         self,
-        address: str,
+        addresses: Sequence[str],
         per_sec: float,
         make: Callable[[], bytes],
         *,
@@ -94,7 +98,7 @@ class Open:
         even: bool = False,
         want: int = 202,
     ) -> None:
-        self._address = address
+        self._addresses = addresses
         self._per_sec = per_sec
         self._make = make
         self._connections = connections
@@ -110,7 +114,7 @@ class Open:
         """Send for so long, wait for the last answer. Raises as :func:`closed`."""
         loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = loop.create_future()
-        lines = self._free = await connect(self._address, self._answered, self._connections)
+        lines = self._free = await connect(self._addresses, self._answered, self._connections)
         lines = list(lines)
         began = self._due = time.perf_counter()
         self._until = began + seconds

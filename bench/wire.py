@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 from typing import cast
 
 HEAD_END = b"\r\n\r\n"
@@ -77,15 +78,17 @@ class Connection(asyncio.Protocol):
 
 
 async def connect(
-    address: str, answered: Callable[[Connection, int, bytes], None], count: int
+    addresses: Sequence[str], answered: Callable[[Connection, int, bytes], None], count: int
 ) -> list[Connection]:
-    """Connections to an ``http://host:port``."""
-    host, port = address.removeprefix("http://").rsplit(":", 1)
-    loop = asyncio.get_running_loop()
-    return [
-        (await loop.create_connection(lambda: Connection(answered), host, int(port)))[1]
-        for _ in range(count)
-    ]
+    """Connections to each ``http://host:port`` in turn."""
+    made = []
+    for address in islice(cycle(addresses), count):
+        host, port = address.removeprefix("http://").rsplit(":", 1)
+        loop = asyncio.get_running_loop()
+        made.append(
+            (await loop.create_connection(lambda: Connection(answered), host, int(port)))[1]
+        )
+    return made
 
 
 class Caller:
@@ -107,7 +110,7 @@ class Caller:
     async def ask(self, raw: bytes) -> bytes:
         """The body of an answer that must be one of success."""
         if self._connection is None:
-            (self._connection,) = await connect(self._address, self._answered, 1)
+            (self._connection,) = await connect([self._address], self._answered, 1)
         self._answer = asyncio.get_running_loop().create_future()
         self._connection.send(raw)
         status, body = await self._answer

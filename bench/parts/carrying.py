@@ -80,7 +80,7 @@ async def _lives(running: Service, store: Store, count: int) -> Rows:
     one = filling.job(NOOP, filling.NOW)
     raw, seconds = wire.post(running.token, "/v1/jobs", one), running.options.pick(20.0, 3.0)
     async with running.measuring(store, "life one by one") as section:
-        answers = await load.closed(running.address, 64, seconds, lambda: raw)
+        answers = await load.closed(running.addresses, 64, seconds, lambda: raw)
         await filling.drained(store)
     found = {"whole life, one by one": section.figures(answers.count)}
     await filling.pause(running)
@@ -142,7 +142,7 @@ async def _idle(options: Options) -> Figures:
         store = await running.store()
         raw = wire.post(running.token, "/v1/jobs", filling.job(sink.url, filling.SOON))
         opened = load.Open(
-            running.address, 20.0, lambda: raw, connections=4, seed=options.seed, even=True
+            running.addresses, 20.0, lambda: raw, connections=4, seed=options.seed, even=True
         )
         async with running.measuring(store, "start latency idle") as section:
             answers = await opened.run(options.pick(20.0, 4.0))

@@ -14,7 +14,7 @@ from noonday.api.auth import KNOWN_SEC
 from noonday.domain.quotas import Quotas
 from noonday.store import Store, tenants
 
-CONNECTIONS = 64
+CONNECTIONS, BULK = 64, 4
 OPEN_AT = 0.8
 """An open load asks for this part of what the closed one reached."""
 
@@ -25,14 +25,14 @@ async def post(options: Options) -> Rows:
     found: Rows = {}
     seconds = options.pick(20.0, 2.0)
     for name, schedule in (("due later", filling.LATER), ("due now", filling.NOW)):
-        async with harness.service(options, "api") as running:
+        async with harness.service(options, "api", "api") as running:
             store = await running.store()
             one, _ = filling.body_of_400(NOOP, schedule)
             raw = wire.post(running.token, "/v1/jobs", one)
-            await load.closed(running.address, CONNECTIONS, 1.0, lambda raw=raw: raw)  # type: ignore[misc]
+            await load.closed(running.addresses, CONNECTIONS, 1.0, lambda raw=raw: raw)  # type: ignore[misc]
             async with running.measuring(store, f"post {name}") as section:
                 answers = await load.closed(
-                    running.address,
+                    running.addresses,
                     CONNECTIONS,
                     seconds,
                     lambda raw=raw: raw,  # type: ignore[misc]
@@ -40,7 +40,7 @@ async def post(options: Options) -> Rows:
             found[name] = section.figures(answers.count, answers.took)
             asked = OPEN_AT * answers.count / answers.seconds
             opened = load.Open(
-                running.address, asked, lambda raw=raw: raw,  # type: ignore[misc]
+                running.addresses, asked, lambda raw=raw: raw,  # type: ignore[misc]
                 connections=CONNECTIONS, seed=options.seed,
             )  # fmt: skip
             async with running.measuring(store, f"post {name} open") as section:
@@ -51,13 +51,13 @@ async def post(options: Options) -> Rows:
 
 
 async def bulk(options: Options) -> Rows:
-    """POST /v1/jobs:batch by 1,000, two connections; beside what peers insert by their own."""
-    async with harness.service(options, "api") as running:
+    """POST /v1/jobs:batch by 1,000, four connections; beside what peers insert by their own."""
+    async with harness.service(options, "api", "api") as running:
         store = await running.store()
         raw = filling.batch(running.token, filling.job(NOOP, filling.LATER), 1_000)
-        await load.closed(running.address, 2, 0.5, lambda: raw)
+        await load.closed(running.addresses, BULK, 0.5, lambda: raw)
         async with running.measuring(store, "bulk") as section:
-            calls = await load.closed(running.address, 2, options.pick(20.0, 2.0), lambda: raw)
+            calls = await load.closed(running.addresses, BULK, options.pick(20.0, 2.0), lambda: raw)
         row = section.figures(calls.count * 1_000) | spread(calls.took)
         await store.close()
         running.stop()
@@ -92,6 +92,6 @@ async def _with_quotas(running: Service, store: Store, raw: bytes, with_them: bo
     await asyncio.sleep(KNOWN_SEC + 1)
     async with running.measuring(store, f"quotas {with_them}") as section:
         answers = await load.closed(
-            running.address, CONNECTIONS, running.options.pick(20.0, 2.0), lambda: raw
+            running.addresses, CONNECTIONS, running.options.pick(20.0, 2.0), lambda: raw
         )
     return section.figures(answers.count, answers.took)

@@ -54,7 +54,9 @@ async def held_snapshot(options: Options) -> Rows:
             running.start("worker", module="bench.role", claims=file)
         await running.up(store, worker=2)
         raw = filling.batch(running.token, filling.job(sink.url, filling.NOW), BATCH)
-        opened = load.Open(running.address, PER_SEC / BATCH, lambda: raw, connections=8, even=True)
+        opened = load.Open(
+            running.addresses, PER_SEC / BATCH, lambda: raw, connections=8, even=True
+        )
         async with running.measuring(store, "held snapshot") as section:
             loading = asyncio.create_task(opened.run(sum(lengths.values())))
             dead = await _phases(running, store, lengths, phases)
@@ -205,7 +207,9 @@ async def _offered(options: Options, name: str, per_sec: float) -> Figures:
     async with harness.service(options, "api", "scheduler", "worker", "worker") as running:
         store = await running.store()
         raw = filling.batch(running.token, filling.job(sink.url, filling.NOW), OFFER)
-        opened = load.Open(running.address, per_sec / OFFER, lambda: raw, connections=8, even=True)
+        opened = load.Open(
+            running.addresses, per_sec / OFFER, lambda: raw, connections=8, even=True
+        )
         loading = asyncio.create_task(opened.run(seconds))
         await asyncio.sleep(SETTLE_SEC)
         async with running.measuring(store, f"overload {name}") as section:

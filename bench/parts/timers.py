@@ -67,7 +67,7 @@ async def _beside(running: Service, store: Store, timers: int, found: Rows) -> F
     turn = iter(range(10**12))
     async with running.measuring(store, f"post beside {timers}") as section:
         answers = await load.closed(
-            running.address, 64, options.pick(20.0, 2.0), lambda: raws[next(turn) % len(raws)]
+            running.addresses, 64, options.pick(20.0, 2.0), lambda: raws[next(turn) % len(raws)]
         )
     row = section.figures(answers.count, answers.took)
     found[f"POST: {name}"] = row | {"wal_beyond_payload": row["wal_bytes"] - payload}
@@ -149,7 +149,7 @@ async def herd(options: Options) -> Rows:
             raise RuntimeError("filling took too long")
         other = await _tenant(running)
         raw = wire.post(other, "/v1/jobs", filling.job(sink.url, filling.NOW))
-        opened = load.Open(running.address, OTHERS, lambda: raw, seed=options.seed)
+        opened = load.Open(running.addresses, OTHERS, lambda: raw, seed=options.seed)
         await asyncio.sleep(at.timestamp() - 1 - time.time())
         async with running.measuring(store, "herd") as section:
             opening = asyncio.create_task(opened.run(options.pick(60.0, 8.0)))

@@ -48,7 +48,7 @@ async def test_requests_that_were_due_while_the_server_stood_still_count_from_th
     server = await loop.create_server(partial(Stalling, gate, came), "127.0.0.1", 0)
     address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     raw = wire.request("POST", "/", b"{}", {})
-    opened = load.Open(address, 200.0, lambda: raw, connections=1, even=True)
+    opened = load.Open([address], 200.0, lambda: raw, connections=1, even=True)
     running = asyncio.create_task(opened.run(0.2))
     await everything_is_due(opened, 40)
     assert len(came) == 1  # there is one connection: the others wait, and their clocks run
@@ -72,7 +72,7 @@ async def test_an_answer_that_nobody_expects_ends_the_load() -> None:
     address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     raw = wire.request("POST", "/", b"{}", {})
     with pytest.raises(wire.Refused, match="answered 202"):
-        await load.closed(address, 2, 60.0, lambda: raw, want=200)
+        await load.closed([address], 2, 60.0, lambda: raw, want=200)
     server.close()
 
 

@@ -84,6 +84,11 @@ test-pgbouncer: $(DEV)/.ready debian
 soak-cases: $(DEV)/.ready debian ## The cases from the field, each as long and as big as it was reported
 	NOONDAY_TEST_FULL=1 $(DEV)/bin/python -m pytest -rA -n 1 tests/field
 
+COMPARISONS := 1000000
+.PHONY: oracle
+oracle: $(DEV)/.ready ## Fires around all clock changes, computed in three ways that share nothing; SEED=7 COMPARISONS=5000000
+	$(DEV)/bin/python -m tests.oracle --comparisons $(COMPARISONS) $(if $(SEED),--seed $(SEED))
+
 .PHONY: test-newest
 test-newest: $(if $(NEWEST),$(NEW)/.ready)
 ifeq ($(NEWEST),)

@@ -56,8 +56,8 @@ LATER = "not_supported"
 FIELDS: list[tuple[str, dict[Any, str | None]]] = [
     ("/schedule/misfire", {"one": None, "skip": LATER, "all": LATER}),
     ("/schedule/overlap", {"allow": None, "skip": None, "queue": LATER, "replace": LATER}),
-    ("/schedule/dst_gap", {"run": None, "skip": LATER}),
-    ("/schedule/dst_fold", {"first": None, "second": LATER, "both": LATER}),
+    ("/schedule/dst_gap", {"run": None, "skip": None}),
+    ("/schedule/dst_fold", {"first": None, "second": None, "both": None}),
     ("/schedule/starts_at", {None: None, "2027-01-01T00:00:00Z": None}),
     ("/schedule/ends_at", {None: None, "2027-01-01T00:00:00Z": LATER, 5: LATER}),
     ("/schedule/max_occurrences", {None: None, 1: LATER, "x": LATER}),

@@ -7,8 +7,10 @@ import zoneinfo
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Literal
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +30,10 @@ def at(text: str) -> datetime:
 def fires(text: str, zone: str, after: str, n: int) -> list[str]:
     found = schedule.upcoming(Cron(cron=text, timezone=zone), NIL, at(after), n)
     return [f"{instant:%m-%dT%H:%M}" for instant in found]
+
+
+def left_out(job: Cron, at: datetime) -> bool:
+    return schedule.is_left_out(job, at, NIL)
 
 
 def between(text: str, zone: str, start: str, end: str) -> list[str]:
@@ -118,6 +124,57 @@ def test_inside_the_second_pass_the_next_fire_is_the_next_day() -> None:
         assert schedule.next_after(job, now, NIL) == at("2027-11-08T06:30")
 
 
+# --- As the schedule says ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fold", "wanted"),
+    [
+        ("first", ["11-07T05:30", "11-08T06:30"]),
+        ("second", ["11-07T06:30", "11-08T06:30"]),
+        ("both", ["11-07T05:30", "11-07T06:30", "11-08T06:30"]),
+    ],
+)
+def test_a_fixed_time_in_a_repeated_hour_fires_in_the_passes_that_are_named(
+    fold: cron.Fold, wanted: list[str]
+) -> None:
+    job = Cron(cron="30 1 * * *", timezone="America/New_York", dst_fold=fold)
+    start = at("2027-11-06T12:00")
+    found = schedule.upcoming(job, NIL, start, len(wanted))
+    assert [f"{instant:%m-%dT%H:%M}" for instant in found] == wanted
+    # Asked anew at any minute of the night, it says the same.
+    for minute in range(0, 48 * 60, 7):
+        now = start + timedelta(minutes=minute)
+        later = [instant for instant in found if instant > now]
+        assert not later or schedule.next_after(job, now, NIL) == later[0]
+
+
+@pytest.mark.parametrize("fold", ["first", "second", "both"])
+def test_wildcard_hours_follow_real_time_whatever_is_said(fold: cron.Fold) -> None:
+    start = at("2027-11-07T03:00")
+    job = Cron(cron="*/15 * * * *", timezone="America/Los_Angeles", dst_fold=fold, dst_gap="skip")
+    found = schedule.upcoming(job, NIL, start, 40)
+    assert found == [start + timedelta(minutes=15 * n) for n in range(1, 41)]
+
+
+@pytest.mark.parametrize(
+    ("text", "day", "out"),
+    [
+        ("30 2 * * *", "2027-03-14T07:00", True),
+        ("0,30 2 * * *", "2027-03-14T07:00", True),
+        ("30 2,3 * * *", "2027-03-14T07:00", True),
+        ("0 2,3 * * *", "2027-03-14T07:00", False),  # 03:00 is named itself
+        ("30 * * * *", "2027-03-14T07:30", False),
+        ("30 2 * * *", "2027-03-15T06:30", False),
+    ],
+)
+def test_only_what_the_clock_skipped_is_left_out(text: str, day: str, out: bool) -> None:
+    job = Cron(cron=text, timezone="America/New_York", dst_gap="skip")
+    assert schedule.next_after(job, at(day) - timedelta(seconds=1), NIL) == at(day)
+    assert left_out(job, at(day)) is out
+    assert not left_out(msgspec.structs.replace(job, dst_gap="run"), at(day))
+
+
 # --- Against an independent walk of every minute ----------------------------------------------
 
 TURNS = [
@@ -150,9 +207,10 @@ EXPRESSIONS = [
 ]
 
 
+@pytest.mark.parametrize(("gap", "fold"), [("run", "first"), ("skip", "second"), ("run", "both")])
 @pytest.mark.parametrize(("zone", "year"), TURNS)
 def test_around_each_turn_of_the_clock_fires_match_a_minute_by_minute_walk(
-    zone: str, year: int
+    zone: str, year: int, gap: Literal["run", "skip"], fold: cron.Fold
 ) -> None:
     turns = oracle.changes(
         zone, datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
@@ -162,14 +220,16 @@ def test_around_each_turn_of_the_clock_fires_match_a_minute_by_minute_walk(
         start, end = turn - timedelta(hours=5), turn + timedelta(hours=26)
         minutes = list(oracle.clock(zone, start, end))
         for text in EXPRESSIONS:
-            wanted = oracle.fires(text, minutes)
-            job = Cron(cron=text, timezone=zone)
-            found = schedule.upcoming(job, NIL, start, len(wanted) + 1)
-            assert [f for f in found if f < end] == wanted, text
+            wanted = oracle.fires(text, minutes, gap, fold)
+            job = Cron(cron=text, timezone=zone, dst_gap=gap, dst_fold=fold)
+            found = schedule.upcoming(job, NIL, start, len(wanted) + 2)
+            assert [f for f in found if f < end and not left_out(job, f)] == wanted, text
             # From any moment, not only from one fire to the next.
             for moment in [m for m, _ in minutes[30:780:29]]:
                 later = [w for w in wanted if w > moment][:1]
-                assert not later or [schedule.next_after(job, moment, NIL)] == later, (text, moment)
+                found = schedule.upcoming(job, NIL, moment, 2)
+                found = [f for f in found if not left_out(job, f)][:1]
+                assert not later or found == later, (text, moment)
 
 
 @settings(max_examples=300, derandomize=True, deadline=None, database=None)

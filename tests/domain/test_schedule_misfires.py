@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +43,26 @@ class Ledger:
             self.fired += [done.fire] if done.fire else []
             self.armed, more = done.rearm, done.more
             self.calls += 1
+
+
+# --- Gaps --------------------------------------------------------------------------------------
+
+
+def test_what_fell_into_a_gap_supersedes_nothing_and_is_written_down_as_such() -> None:
+    job = Cron(cron="30 2 * * *", timezone="America/New_York", dst_gap="skip")
+    saturday, gap, monday = (
+        datetime(2027, 3, day, hour, minute, tzinfo=UTC)
+        for day, hour, minute in ((13, 7, 30), (14, 7, 0), (15, 6, 30))
+    )
+    assert schedule.plan(job, gap, JOB, gap) == Plan(missed=((gap, "dst_gap"),), rearm=monday)
+    late = schedule.plan(job, saturday, JOB, gap + HOUR)
+    assert late == Plan(missed=((gap, "dst_gap"), (saturday, "grace")), rearm=monday)
+    within = msgspec.structs.replace(job, grace_sec=2 * 86_400)
+    late = schedule.plan(within, saturday, JOB, gap + HOUR)
+    assert late == Plan(missed=((gap, "dst_gap"),), fire=saturday, rearm=monday)
+    later = schedule.plan(job, saturday, JOB, monday)
+    assert later.fire == monday
+    assert later.missed == ((gap, "dst_gap"), (saturday, "superseded"))
 
 
 # --- Once -------------------------------------------------------------------------------------
@@ -182,6 +203,7 @@ def test_a_job_that_has_no_further_occurrence_is_not_armed_again() -> None:
     assert done == Plan(fire=last, rearm=None)
 
 
+TURNS = [(3, 14), (11, 7)]
 SCHEDULES = st.one_of(
     st.builds(
         Interval,
@@ -196,7 +218,9 @@ SCHEDULES = st.one_of(
         timezone=st.sampled_from(["UTC", "America/New_York"]),
         jitter_sec=st.sampled_from([0, 7, 3600]),
         grace_sec=st.sampled_from([0, 60, 86_400]),
-        starts_at=st.sampled_from([T, datetime(2027, 11, 7, 3, tzinfo=UTC)]),
+        dst_gap=st.sampled_from(["run", "skip"]),
+        dst_fold=st.sampled_from(["first", "second", "both"]),
+        starts_at=st.sampled_from([T, *(datetime(2027, *day, 3, tzinfo=UTC) for day in TURNS)]),
     ),
 )
 
@@ -223,8 +247,14 @@ def test_each_nominal_time_has_exactly_one_outcome_whenever_the_ticks_come(
             outcomes = list(done.missed) + ([(done.fire, "fire")] if done.fire else [])
             decided += outcomes
             for at, outcome in outcomes:
-                following = schedule.next_after(job, at, job_id)
-                assert following is not None
+                assert (outcome == "dst_gap") == schedule.is_left_out(job, at, job_id)
+                if outcome == "dst_gap":
+                    continue
+                following = next(
+                    each
+                    for each in schedule.upcoming(job, job_id, at, 2)
+                    if not schedule.is_left_out(job, each, job_id)
+                )
                 late = now - (at + delay)
                 assert late >= timedelta(0)
                 superseded = following + delay <= now
@@ -234,5 +264,5 @@ def test_each_nominal_time_has_exactly_one_outcome_whenever_the_ticks_come(
         assert armed is not None
         assert armed + delay > now
     expected = schedule.upcoming(job, job_id, job.starts_at - TICK, len(decided) + 1)
-    assert [at for at, _ in decided] == expected[:-1]
+    assert sorted(at for at, _ in decided) == expected[:-1]
     assert armed == expected[-1]

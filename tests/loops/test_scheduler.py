@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 from uuid import UUID
 
 import pytest
 
+from noonday.domain.cron import Fold
 from noonday.domain.errors import CommitUnknown, FenceLost, StoreUnavailable
 from noonday.domain.model import EPOCH, SHARDS, Cron, Interval, Kind, Once, RunKey, Schedule
 from noonday.loops.scheduler import Scheduler
@@ -219,6 +221,41 @@ async def test_what_is_later_than_its_grace_is_missed_with_that_reason(
     await drive(parts.scheduler(), store, T + 61 * SECOND)
     assert await ledger(store, late) == [(T, "MISSED", "grace")]
     assert await next_of(store, late) == rearmed
+    assert not await broken(store)
+
+
+@pytest.mark.parametrize(
+    ("gap", "fold", "wanted"),
+    [
+        ("run", "first", [("03-14T07:00", None), ("03-15T06:30", None)]),
+        ("skip", "first", [("03-14T07:00", "dst_gap"), ("03-15T06:30", None)]),
+        ("run", "second", [("11-07T07:30", None), ("11-08T07:30", None)]),
+        ("run", "both", [("11-07T06:30", None), ("11-07T07:30", None), ("11-08T07:30", None)]),
+    ],
+)
+async def test_where_clocks_are_changed_the_ledger_says_what_the_schedule_asks_for(
+    store: Store,
+    parts: Parts,
+    gap: Literal["run", "skip"],
+    fold: Fold,
+    wanted: list[tuple[str, str | None]],
+) -> None:
+    """A scheduler that is started anew each hour, over two nights."""
+    in_spring = wanted[0][0].startswith("03")
+    zone, text = (
+        ("America/New_York", "30 2 * * *") if in_spring else ("America/Chicago", "30 1 * * *")
+    )
+    schedule = Cron(text, zone, overlap="allow", dst_gap=gap, dst_fold=fold)
+    first = datetime.fromisoformat(f"2027-{wanted[0][0]}Z")
+    store.now = first - 12 * HOUR
+    await parts.janitor().tick()
+    (job,) = await arm(store, schedule, first)
+    while store.now < first + 36 * HOUR:
+        scheduler = parts.scheduler()
+        await drive(scheduler, store, store.now + HOUR)
+        await scheduler.leave()
+    found = [(f"{at:%m-%dT%H:%M}", why) for at, _, why in await ledger(store, job)]
+    assert found[: len(wanted)] == wanted
     assert not await broken(store)
 
 

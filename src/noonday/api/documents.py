@@ -66,8 +66,8 @@ class CronDocument(msgspec.Struct, frozen=True, tag="cron", tag_field="type"):
     misfire: Literal["one"]
     overlap: Literal["skip", "allow"]
     grace_sec: int
-    dst_gap: Literal["run"]
-    dst_fold: Literal["first"]
+    dst_gap: Literal["run", "skip"]
+    dst_fold: Literal["first", "second", "both"]
     starts_at: Stamp | None
     ends_at: None = None
     max_occurrences: None = None

@@ -123,14 +123,17 @@ class CronBody(
     overlap: Overlap = "skip"
     grace_sec: Grace = DAY_SEC
     dst_gap: Annotated[
-        Literal["run"],
-        _later("A local time that is skipped fires once, right after the gap.", ("skip",)),
+        Literal["run", "skip"],
+        Meta(
+            description="A local time that the clock skips fires once, right after the gap, or not "
+            "at all: then it is SKIPPED in the ledger."
+        ),
     ] = "run"
     dst_fold: Annotated[
-        Literal["first"],
-        _later(
-            "A local time that occurs twice fires the first time; wildcard hours fire both times.",
-            ("second", "both"),
+        Literal["first", "second", "both"],
+        Meta(
+            description="In which pass a local time that occurs twice fires; wildcard hours fire "
+            "in both."
         ),
     ] = "first"
     starts_at: Instant | None = None

@@ -11,7 +11,8 @@ Day of month and day of week are joined by "or" when both are restricted. A fiel
 
 Summer time: hours that begin with ``*``, or that name all 24, follow real time through a gap and
 through both passes of a repeated hour. Any other hour is a fixed local time: in a gap it fires
-once, at the first instant after it; in a repeated hour once, in the first pass.
+once, at the first instant after it; in a repeated hour once, in the first pass, or, where the
+schedule says so, in the second or in both.
 
 cronsim reads the fields and finds the next local time. It is never given a zone, because its own
 handling skips a pass where clocks go back by 30 minutes and leaves six fields without one.
@@ -26,7 +27,7 @@ from bisect import bisect_left
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -42,6 +43,9 @@ zoneinfo.reset_tzpath(to=())
 LONGEST: Final = 200
 SECOND: Final = timedelta(seconds=1)
 _START: Final = datetime(2000, 1, 1)
+
+Fold = Literal["first", "second", "both"]
+"""In which passes of a repeated hour a fixed local time fires."""
 
 _MACROS: Final = {
     "@YEARLY": "0 0 1 1 *",
@@ -97,33 +101,44 @@ def zone_named(name: str) -> ZoneInfo:
 
 
 @lru_cache(maxsize=8192)  # a million jobs due at the full hour ask the same few questions
-def next_instant(expression: Expression, zone: ZoneInfo, after: datetime) -> datetime | None:
+def next_instant(
+    expression: Expression, zone: ZoneInfo, after: datetime, fold: Fold = "first"
+) -> datetime | None:
     """The first instant later than ``after`` at which the expression fires, both in UTC.
 
     Local times are searched in their own order, which is also the order of instants, except while
     the clock repeats an hour: there the search is first set to the right place.
     """
+    passes = "both" if expression.follows_real_time else fold
     local = after.astimezone(zone)
     wall = local.replace(tzinfo=None, microsecond=0)
     first, second = _readings(wall, zone)
     if first < second:  # the clock shows this hour twice
         turn = _turn(zone, first, second)
-        if not expression.follows_real_time and local.fold:
-            wall += turn - first - SECOND  # the rest of the second pass has been
-        elif expression.follows_real_time and not local.fold:
-            found = expression.after(wall)
+        if local.fold:
+            if passes == "first":
+                wall += turn - first - SECOND  # the rest of the second pass has been
+        elif passes != "first":
+            found = expression.after(wall) if passes == "both" else None
             if found and first + (found - wall) < turn:
                 return first + (found - wall)
             wall += turn - second - SECOND  # back to where the second pass begins
     while found := expression.after(wall):
         first, second = _readings(found, zone)
         if first <= second:
-            return first if first > after else second
+            return first if first > after and passes != "second" else second
         turn = _turn(zone, second, first)
         if not expression.follows_real_time:
             return turn
         wall = found + (turn - second) - SECOND
     return None
+
+
+def is_after_gap(expression: Expression, zone: ZoneInfo, at: datetime) -> bool:
+    """Whether the expression fires at the instant ``at`` only because the clock skipped a local
+    time that it names."""
+    wall = at.astimezone(zone).replace(tzinfo=None)
+    return expression.after(wall - SECOND) != wall
 
 
 def _readings(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:

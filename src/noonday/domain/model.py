@@ -61,8 +61,8 @@ class Cron(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="cron"
     misfire: Literal["one"] = "one"
     overlap: Literal["skip", "allow"] = _written("skip")
     grace_sec: int = 86_400
-    dst_gap: Literal["run"] = "run"
-    dst_fold: Literal["first"] = "first"
+    dst_gap: Literal["run", "skip"] = "run"
+    dst_fold: Literal["first", "second", "both"] = "first"
     starts_at: datetime | None = None
 
 

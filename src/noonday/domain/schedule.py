@@ -25,7 +25,7 @@ HORIZON: Final = datetime(2200, 1, 1, tzinfo=UTC)
 LONGEST_SEC: Final = 36_525 * 86_400
 """The longest interval, jitter or grace: a hundred years."""
 
-Miss = Literal["superseded", "grace"]
+Miss = Literal["superseded", "grace", "dst_gap"]
 
 _NOBODY: Final = UUID(int=0)
 
@@ -34,7 +34,8 @@ class Plan(msgspec.Struct, frozen=True):
     """What becomes of a timer that is due: what was missed, what fires, and where it stands next.
 
     A missed occurrence is ``superseded`` when a later one is due as well; it fell out of ``grace``
-    when it is the latest, but later than ``grace_sec``.
+    when it is the latest, but later than ``grace_sec``. One of a local time that the clock skipped
+    (``dst_gap``) is left out where the schedule says so, and supersedes nothing.
     """
 
     missed: tuple[tuple[datetime, Miss], ...] = ()
@@ -115,23 +116,37 @@ def plan(
     """Decide about a timer that stands at ``occurrence_at`` when the database's time is ``now``.
 
     The latest occurrence that is due fires, unless it is later than ``grace_sec``; earlier ones
-    are missed. At most ``limit`` occurrences are decided. A timer that is not due stays as it is.
+    are missed. At most ``limit`` occurrences are decided, beside those that fell into a gap. A
+    timer that is not due stays as it is.
     Raises ``ScheduleError`` for a schedule that ``check`` refuses.
     """
     seen = now - jitter(job_id, schedule.jitter_sec)  # occurrences up to here are due
-    if occurrence_at > seen:
-        return Plan(rearm=occurrence_at)
-    latest = occurrence_at
-    superseded: list[tuple[datetime, Miss]] = []
-    while (rearm := next_after(schedule, latest, job_id)) is not None and rearm <= seen:
-        superseded.append((latest, "superseded"))
-        if len(superseded) == limit:
-            return Plan(missed=tuple(superseded), rearm=rearm, more=True)
-        latest = rearm
+    missed: list[tuple[datetime, Miss]] = []
+    latest, at = None, occurrence_at
+    while at is not None and at <= seen:
+        if is_left_out(schedule, at, job_id):
+            missed.append((at, "dst_gap"))
+        else:
+            if latest is not None:
+                missed.append((latest, "superseded"))
+                if len(missed) >= limit:
+                    return Plan(missed=tuple(missed), rearm=at, more=True)
+            latest = at
+        at = next_after(schedule, at, job_id)
+    if latest is None:
+        return Plan(missed=tuple(missed), rearm=at)
     grace = schedule.grace_sec
     if grace is not None and seen - latest > _duration("grace_sec", grace):
-        return Plan(missed=(*superseded, (latest, "grace")), rearm=rearm)
-    return Plan(missed=tuple(superseded), fire=latest, rearm=rearm)
+        return Plan(missed=(*missed, (latest, "grace")), rearm=at)
+    return Plan(missed=tuple(missed), fire=latest, rearm=at)
+
+
+def is_left_out(schedule: Schedule, at: datetime, job_id: UUID) -> bool:
+    """Whether an occurrence stands for a local time that does not exist, and so is not to run."""
+    if not isinstance(schedule, Cron) or schedule.dst_gap == "run":
+        return False
+    expression = cron.parse(schedule.cron, job_id)
+    return cron.is_after_gap(expression, cron.zone_named(schedule.timezone), at)
 
 
 def _next_interval(schedule: Interval, after: datetime) -> datetime | None:
@@ -151,7 +166,7 @@ def _next_cron(schedule: Cron, after: datetime, job_id: UUID) -> datetime | None
     after = max(after, starts_at - MICROSECOND)
     if after >= HORIZON:
         return None
-    return cron.next_instant(expression, zone, after.astimezone(UTC))
+    return cron.next_instant(expression, zone, after.astimezone(UTC), schedule.dst_fold)
 
 
 @lru_cache(maxsize=1024)

@@ -54,6 +54,12 @@ MOST_REASON: Final = 500
 OWN_MARGIN_SEC: Final = 2.0
 """How much earlier than the database we ourselves stop trusting our lease."""
 
+OUTCOMES: Final[dict[schedule.Miss, str]] = {
+    "superseded": "MISSED",
+    "grace": "MISSED",
+    "dst_gap": "SKIPPED",
+}
+
 log = structlog.get_logger()
 _spec = msgspec.json.Decoder(JobSpec)
 
@@ -304,7 +310,8 @@ def plan(row: Row, epoch: int, now: datetime, limit: int) -> Due | Unreadable:
         return Unreadable.because(job_id, "the schedule cannot be computed", error)
     skip = not isinstance(spec.schedule, Once) and spec.schedule.overlap == "skip"
     entries = [
-        Entry(job_id, at, at + jitter, "MISSED", reason, False) for at, reason in planned.missed
+        Entry(job_id, at, at + jitter, OUTCOMES[reason], reason, False)
+        for at, reason in planned.missed
     ]
     if planned.fire is not None:
         due_at = planned.fire + jitter

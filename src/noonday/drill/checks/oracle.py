@@ -56,8 +56,14 @@ def clock(zone: str, start: datetime, end: datetime) -> Iterator[tuple[datetime,
         at += MINUTE
 
 
-def fires(expression: str, minutes: list[tuple[datetime, datetime]]) -> list[datetime]:
-    """The instants among these minutes, except the first, at which the expression fires."""
+def fires(
+    expression: str,
+    minutes: list[tuple[datetime, datetime]],
+    gap: str = "run",
+    fold: str = "first",
+) -> list[datetime]:
+    """The instants among these minutes, except the first, at which the expression fires. ``gap``
+    and ``fold`` are what the schedule says of local times that are skipped, or come twice."""
     pattern, found = Pattern(expression), []
     previous = minutes[0][1].replace(tzinfo=None)
     for at, local in minutes[1:]:
@@ -65,14 +71,20 @@ def fires(expression: str, minutes: list[tuple[datetime, datetime]]) -> list[dat
         if pattern.real_time:
             hit = pattern.shown(wall)
         else:
-            hit = pattern.shown(wall) and not local.fold
+            wanted = fold == "both" or bool(local.fold) == (fold == "second")
+            hit = pattern.shown(wall) and (wanted or not comes_twice(local))
             while not hit and previous + MINUTE < wall:  # minutes that the clock jumped over
                 previous += MINUTE
-                hit = pattern.shown(previous)
+                hit = gap == "run" and pattern.shown(previous)
         if hit:
             found.append(at.astimezone(UTC))
         previous = wall
     return found
+
+
+def comes_twice(local: datetime) -> bool:
+    """Does the clock show this local time in two passes?"""
+    return local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
 
 
 def changes(zone: str, start: datetime, end: datetime) -> list[datetime]:

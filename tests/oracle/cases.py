@@ -127,11 +127,12 @@ def compare(turn: Turn, texts: list[str], chance: random.Random) -> tuple[int, l
 
 def fires(job: Cron, start: datetime, end: datetime) -> Iterator[datetime]:
     """What the calculator says of ``(start, end)``; of an expression that it refuses, nothing."""
-    at: datetime | None = start
+    after = start
     try:
-        while (at := schedule.next_after(job, at, NIL)) is not None and at < end:
+        while (at := schedule.next_after(job, after, NIL)) is not None and at < end:
             if not schedule.is_left_out(job, at, NIL):
                 yield at
+            after = at
     except ScheduleError as error:
         if error.field != "cron":
             raise

@@ -122,7 +122,8 @@ def plan(
     """
     seen = now - jitter(job_id, schedule.jitter_sec)  # occurrences up to here are due
     missed: list[tuple[datetime, Miss]] = []
-    latest, at = None, occurrence_at
+    latest: datetime | None = None
+    at: datetime | None = occurrence_at
     while at is not None and at <= seen:
         if is_left_out(schedule, at, job_id):
             missed.append((at, "dst_gap"))

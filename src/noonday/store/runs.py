@@ -123,7 +123,8 @@ LANE_IS_OPEN: Final = "paused_at IS NULL AND shed_at IS NULL"
 # still stand: what another claim took meanwhile is skipped. RUNNING entries stay in the index, so
 # that this update is HOT; the floors keep them out of the way. (`picked` speaks of `hold`, not of
 # `claimable`: where statistics are behind, a planner that knew the claim index here would read all
-# of it for each candidate.)
+# of it for each candidate. The arrays have rows fetched by their places: a join by them alone is
+# planned as one with all of `runs`, as long as that has some ten thousand rows.)
 # A lease begins with this statement, not with its transaction: that may have begun before the slot
 # was free that the run goes by.
 # With a version (`$12`) it takes nothing of a lane that has changed, has a cap, or is not open.
@@ -149,7 +150,7 @@ WITH lane AS MATERIALIZED (
     ORDER BY key LIMIT $11
 ), picked AS MATERIALIZED (
     SELECT r.ctid AS row FROM candidate AS c JOIN runs AS r ON r.ctid = c.row
-    WHERE r.state = 'READY' AND r.hold IS NULL
+    WHERE r.ctid = ANY (ARRAY(SELECT row FROM candidate)) AND r.state = 'READY' AND r.hold IS NULL
     ORDER BY c.key LIMIT $8
     FOR UPDATE OF r SKIP LOCKED
 ), claimed AS (
@@ -158,7 +159,7 @@ WITH lane AS MATERIALIZED (
         locked_until = coalesce($10, statement_timestamp()) + j.lease_sec * interval '1 second',
         lease_version = r.lease_version + 1, attempt = r.attempt + 1
     FROM picked AS p, jobs AS j
-    WHERE r.ctid = p.row AND j.id = r.job_id
+    WHERE r.ctid = ANY (ARRAY(SELECT row FROM picked)) AND r.ctid = p.row AND j.id = r.job_id
     RETURNING r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version,
               r.failures, r.interruptions, r.due_at, r.payload_version,
               j.payload_version AS current_payload, j.lease_sec, j.spec, j.secret_headers,
@@ -179,8 +180,11 @@ FROM (
     ) AS each
 ) AS n
 FULL JOIN claimed AS c ON false
-LEFT JOIN payload_versions AS v ON c.payload_version <> c.current_payload
-      AND v.job_id = c.job_id AND v.version = c.payload_version
+LEFT JOIN LATERAL (
+    SELECT * FROM payload_versions AS v
+    WHERE c.payload_version <> c.current_payload
+      AND v.job_id = c.job_id AND v.version = c.payload_version LIMIT 1
+) AS v ON true
 """
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Callable, MutableMapping, Sequence, Set
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -12,11 +14,12 @@ import msgspec
 import structlog
 
 from noonday.domain import lifecycle
+from noonday.domain.errors import RowLocked
 from noonday.domain.model import Outcome
 from noonday.loops import tally
 from noonday.loops.flight import Flight
 from noonday.loops.tally import Ended
-from noonday.store import Store, Tx, batches, executions, settlements
+from noonday.store import Store, Tx, batches, executions, runs, settlements
 from noonday.store.backlogs import Backlogs
 from noonday.store.endings import Endings
 from noonday.store.runs import Held
@@ -24,6 +27,8 @@ from noonday.store.settlements import Settlement
 from noonday.telemetry import Metrics
 
 BATCH: Final = 1_000
+LOCKED_SEC: Final = 0.5
+"""After so long a run is tried again that could not be written, since its row was locked."""
 MOST: Final = 10_000
 """More outcomes than this wait to be written: no more should be claimed."""
 
@@ -55,6 +60,8 @@ class Settling:
         self._flights = flights
         self._backlogs = backlogs
         self._unsettled: list[tuple[Flight, Outcome]] = []
+        self._looks_for_locks = False
+        """Whether a row that somebody has locked has held up a batch, as long as there is one."""
         self.wake: Callable[[], None] = lambda: None
         """Called when outcomes wait to be written."""
         self.made_room: Callable[[], None] = lambda: None
@@ -78,7 +85,11 @@ class Settling:
         self.wake()
 
     async def tick(self) -> int:
-        """Write the outcomes that wait, in one transaction; how many."""
+        """Write the outcomes that wait, in one transaction; how many.
+
+        A row that somebody else has locked for too long fails the batch once; from then on the
+        others are written without it.
+        """
         batch, self._unsettled = self._unsettled[:BATCH], self._unsettled[BATCH:]
         if not batch:
             return 0
@@ -87,7 +98,8 @@ class Settling:
             flight.settling = True
         try:
             results = await batches.bisect(landed, self._write)
-        except BaseException:
+        except BaseException as error:
+            self._looks_for_locks |= isinstance(error, RowLocked)
             self._unsettled = batch + self._unsettled
             for flight, _ in batch:
                 flight.settling, flight.in_doubt = False, True
@@ -98,7 +110,20 @@ class Settling:
         tally.ended(self._metrics, counted)
         if any(flight.capped for flight, _ in batch):
             self.made_room()
-        return len(batch)
+        locked = results.count(None)
+        self._looks_for_locks &= locked > 0
+        if locked:
+            log.warning("settle.locked", count=locked)
+            asyncio.get_running_loop().call_later(LOCKED_SEC, self.wake)
+        return len(batch) - locked
+
+    async def finish(self) -> None:
+        """Write all that waits, but for what somebody has locked: that ends with its lease."""
+        for _ in range(2):  # at the second go it is known what is locked
+            with suppress(RowLocked):
+                while self._unsettled and await self.tick():
+                    pass
+                return
 
     def _decide(self, flight: Flight, outcome: Outcome) -> Settlement:
         # One decision per attempt: a settle that is tried again must not draw another delay.
@@ -114,20 +139,31 @@ class Settling:
             )
         return Settlement(flight.held, flight.decision, outcome)
 
-    async def _write(self, landed: Sequence[_Landed]) -> Sequence[bool]:
+    async def _write(self, landed: Sequence[_Landed]) -> Sequence[bool | None]:
+        """Whether each was written by us, now or before; None where its row is locked."""
         doubtful = [item.held for flight, item in landed if flight.in_doubt]
         async with self._store.transaction() as tx:
             done = await executions.written(tx, doubtful) if doubtful else set()
             items = await self._explained(tx, landed)
+            locked = await self._locked(tx, items)
+            out = done | locked
             written = await settlements.apply(
-                tx, [item for item in items if item.held not in done] if done else items
+                tx, [item for item in items if item.held not in out] if out else items
             )
             ended = await self._ended(tx, landed, written)
         ended.note()
         if len(written) == len(landed):
             return [True] * len(landed)
         done |= written
-        return [item.held in done for item in items]
+        return [
+            None if item.held in locked and item.held not in done else item.held in done
+            for item in items
+        ]
+
+    async def _locked(self, tx: Tx, items: Sequence[Settlement]) -> set[Held]:
+        if not self._looks_for_locks:
+            return set()
+        return await runs.locked_elsewhere(tx, sorted(item.held for item in items))
 
     async def _ended(self, tx: Tx, landed: Sequence[_Landed], written: Set[Held]) -> Endings:
         """One-off jobs of which that was the last word, where they are counted."""
@@ -150,8 +186,16 @@ class Settling:
         return [item._replace(duplicate_cause=causes.get(item.held)) for item in items]
 
     def _note(
-        self, flight: Flight, item: Settlement, result: bool | Exception, counted: list[Ended]
+        self,
+        flight: Flight,
+        item: Settlement,
+        result: bool | Exception | None,
+        counted: list[Ended],
     ) -> None:
+        if result is None:
+            flight.settling = False
+            self._unsettled.append((flight, item.outcome))
+            return
         if isinstance(result, Exception):
             # Its own words cannot be stored; what came of the attempt still can.
             log.error("settle.refused", run_id=str(flight.lease.run), error=str(result))

@@ -436,8 +436,7 @@ class Worker:
 
     async def leave(self) -> None:
         """Write what is left, hand back what we hold without knowing of it, and go."""
-        while self.settling.waiting:
-            await self.settling.tick()
+        await self.settling.finish()
         for lane in self._served:
             if lane.in_doubt:
                 await self._let_go_of_unknown(lane)

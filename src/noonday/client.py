@@ -283,6 +283,17 @@ class Replays(Resource[_D_co, _I_co]):
         return self._send(Call("POST", path, body={"reason": reason}, repeatable=True))
 
 
+class Schedules(Resource[_D_co, _I_co]):
+    """Schedules without jobs."""
+
+    def preview(
+        self, schedule: Mapping[str, Any], *, count: int = 5, after: datetime | str | None = None
+    ) -> _D_co:
+        """What a schedule would do, in English and by its next occurrences; nothing is created."""
+        body = {"schedule": schedule, "count": count, "after": after}
+        return self._send(Call("POST", "/v1/schedules/preview", body=body, repeatable=True))
+
+
 class Targets(Resource[_D_co, _I_co]):
     """What is called, and whether it is left alone."""
 
@@ -439,6 +450,7 @@ class _Api(Generic[_D_co, _I_co]):
         self.jobs: Jobs[_D_co, _I_co] = Jobs(sender)
         self.runs: Runs[_D_co, _I_co] = Runs(sender)
         self.dlq: DeadLetters[_D_co, _I_co] = DeadLetters(sender)
+        self.schedules: Schedules[_D_co, _I_co] = Schedules(sender)
         self.targets: Targets[_D_co, _I_co] = Targets(sender)
         self.lanes: Lanes[_D_co, _I_co] = Lanes(sender)
         self.limits: Limits[_D_co, _I_co] = Limits(sender)

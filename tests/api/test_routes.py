@@ -67,6 +67,7 @@ CASES = {
     "abort_operation": Case(thing="operation", missing=MISSING_JOB),
     "list_dead_letters": Case(),
     "get_dead_letter": Case(thing="letter", missing=MISSING_RUN),
+    "preview_schedule": Case({"schedule": {"type": "cron", "cron": "0 2 * * *"}}),
     "list_targets": Case(),
     "resume_target": Case(missing="nobody.example"),
     "list_limits": Case(),

@@ -192,6 +192,34 @@ def test_every_option_ends_up_in_its_field(call: Call, server: ScriptedServer) -
     assert server.received[-1].headers["Idempotency-Key"] == "mine"
 
 
+def test_a_preview_is_a_sentence_and_a_line_for_each_occurrence(
+    call: Call, server: ScriptedServer
+) -> None:
+    fire = {"at": "2027-03-28T01:00:00Z", "local": "…", "runs": True, "note": None}
+    document = {"sentence": "At 02:30 every day.", "fires": [fire, fire]}
+    server.will(*[Answer(200, document)] * 3)
+    shown = call(
+        "schedule", "preview", "30 2 * * *", "--timezone", "Europe/Paris", "--dst-gap", "skip",
+        "--dst-fold", "both", "--starts-at", "2027-01-01T00:00:00Z", "--count", "2",
+        "--after", "2027-03-27T00:00:00Z",
+    )  # fmt: skip
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[0] == "At 02:30 every day."
+    assert len(shown.stdout.splitlines()) == 4, "with a heading"
+    assert json.loads(server.received[0].body) == {
+        "schedule": {
+            "type": "cron", "cron": "30 2 * * *", "timezone": "Europe/Paris", "dst_gap": "skip",
+            "dst_fold": "both", "starts_at": "2027-01-01T00:00:00Z",
+        },
+        "count": 2,
+        "after": "2027-03-27T00:00:00Z",
+    }  # fmt: skip
+    assert json.loads(call("schedule", "preview", "--every", "900", "--json").stdout) == document
+    assert json.loads(server.received[1].body)["schedule"] == {
+        "type": "interval", "interval_sec": 900,
+    }  # fmt: skip
+
+
 def test_a_job_may_be_told_to_wait_for_others(call: Call, server: ScriptedServer) -> None:
     document = created(call, server, HOOK, "--after", "a", "--after", "b")
     assert document["after"] == {"jobs": ["a", "b"]}

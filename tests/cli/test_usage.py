@@ -68,6 +68,9 @@ def test_the_version_is_said_by_the_program_and_the_module() -> None:
         ("jobs", "list", "--colour"),
         ("worker", "--pool", "default=many"),
         ("up", "--workers", "0"),
+        ("up", "--apis", "0"),
+        ("schedule", "preview"),
+        ("schedule", "preview", "0 2 * * *", "--every", "60"),
     ],
 )
 def test_wrong_usage_is_code_2(run: Callable[..., Any], arguments: tuple[str, ...]) -> None:

@@ -265,6 +265,7 @@ def test_every_call_reaches_its_route(server: ScriptedServer, client: Client) ->
         (lambda: list(client.api_keys.list()), empty, "GET /v1/api-keys"),
         (lambda: client.api_keys.create(tenant="t"), Answer(201), "POST /v1/api-keys"),
         (lambda: client.api_keys.revoke("k"), Answer(), "DELETE /v1/api-keys/k"),
+        (lambda: client.schedules.preview({}), Answer(), "POST /v1/schedules/preview"),
         (lambda: list(client.targets.list()), empty, "GET /v1/targets"),
         (lambda: client.targets.resume("a.b"), Answer(), "POST /v1/targets/a.b/resume"),
         (lambda: list(client.lanes.list()), empty, "GET /v1/lanes"),

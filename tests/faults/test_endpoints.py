@@ -213,6 +213,7 @@ CASES = {
     "abort_replay": Case(
         body={}, thing=a_replay, leaves=AUDIT.format("replay.abort"), count=(1, 1)
     ),
+    "preview_schedule": Case(body={"schedule": {"type": "interval", "interval_sec": 60}}),
     "list_targets": Case(),
     "resume_target": Case(
         (200, 409), thing=a_target, leaves=AUDIT.format("target.resume"), count=(1, 1)

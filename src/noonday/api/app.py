@@ -26,6 +26,7 @@ from noonday.api import (
     public,
     replays,
     runs,
+    schedules,
     targets,
 )
 from noonday.api.auth import Gate
@@ -44,6 +45,7 @@ from noonday.api.documents import (
     OccurrenceDocument,
     OperationDocument,
     Page,
+    PreviewDocument,
     ResumedDocument,
     RunDocument,
     ShardDocument,
@@ -94,6 +96,7 @@ from noonday.api.schemas import (
     HostLimitBody,
     KeyLimitBody,
     LaneBody,
+    PreviewBody,
     TenantBody,
     TenantChanges,
     TriggerBody,
@@ -142,6 +145,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/v1/jobs/{id}/explain", "explain_job", VIEWER,
           "Say why a job is, or is not, running now", explain.explain,
           Answer(200, "The one constraint that holds it.", ExplanationDocument)),
+    Route("POST", "/v1/schedules/preview", "preview_schedule", VIEWER,
+          "Say what a schedule would do; nothing is created", schedules.show,
+          Answer(200, "In English, and the next occurrences.", PreviewDocument), PreviewBody),
     Route("GET", "/v1/runs/{id}", "get_run", VIEWER, "Show a run", runs.get,
           Answer(200, "The run, unfinished or ended.", RunDocument)),
     Route("POST", "/v1/runs/{id}/cancel", "cancel_run", SUBMITTER,

@@ -117,6 +117,24 @@ def schedule_document(schedule: Schedule) -> ScheduleDocument:
             )
 
 
+class FireDocument(msgspec.Struct, frozen=True):
+    """An occurrence to come. ``local`` is the same instant in the schedule's time zone; ``runs`` is
+    false where the schedule leaves it out; ``note`` says what a change of the clock does to it."""
+
+    at: Stamp
+    local: str
+    runs: bool
+    note: str | None
+
+
+class PreviewDocument(msgspec.Struct, frozen=True):
+    """What a schedule would do, in English and occurrence by occurrence."""
+
+    schedule: ScheduleDocument
+    sentence: str
+    fires: list[FireDocument]
+
+
 class TargetDocument(msgspec.Struct, frozen=True, gc=False, tag="http", tag_field="type"):
     """The webhook that is called. Headers that carry credentials are shown by name only."""
 

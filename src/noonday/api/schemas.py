@@ -16,6 +16,7 @@ from noonday.api.wire import (
     USUAL_RETRY,
     AfterBody,
     CronBody,
+    Instant,
     IntervalBody,
     JobBody,
     OnceBody,
@@ -72,30 +73,46 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False):
         Every job has the same id to a draw by ``H`` when its body is read, so a schedule may
         still turn out, by ``domain.schedule.first``, not to occur for the id it is given.
         """
-        match self.wanted:
-            case OnceBody() as once:
-                return Once(_run_at(once, now), once.jitter_sec, once.grace_sec)
-            case CronBody() as body:
-                return Cron(
-                    body.cron,
-                    body.timezone,
-                    body.jitter_sec,
-                    body.misfire,
-                    body.overlap,
-                    body.grace_sec,
-                    body.dst_gap,
-                    body.dst_fold,
-                    body.starts_at,
-                )
-            case IntervalBody() as body:
-                return Interval(
-                    body.interval_sec,
-                    body.starts_at or now,
-                    body.jitter_sec,
-                    body.misfire,
-                    body.overlap,
-                    body.grace_sec,
-                )
+        return schedule_of(self.wanted, now)
+
+
+class PreviewBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schedule to look at; nothing is created."""
+
+    schedule: ScheduleBody
+    count: Annotated[int, Meta(ge=1, le=100, description="How many occurrences.")] = 5
+    after: (
+        Annotated[Instant, Meta(description="The first one is later; without it, as created now.")]
+        | None
+    ) = None
+
+
+def schedule_of(wanted: ScheduleBody, now: datetime) -> Schedule:
+    """What a job's schedule is when it is created at ``now``."""
+    match wanted:
+        case OnceBody() as once:
+            return Once(_run_at(once, now), once.jitter_sec, once.grace_sec)
+        case CronBody() as body:
+            return Cron(
+                body.cron,
+                body.timezone,
+                body.jitter_sec,
+                body.misfire,
+                body.overlap,
+                body.grace_sec,
+                body.dst_gap,
+                body.dst_fold,
+                body.starts_at,
+            )
+        case IntervalBody() as body:
+            return Interval(
+                body.interval_sec,
+                body.starts_at or now,
+                body.jitter_sec,
+                body.misfire,
+                body.overlap,
+                body.grace_sec,
+            )
 
 
 def _run_at(once: OnceBody, now: datetime) -> datetime:

@@ -11,7 +11,19 @@ from typing import Annotated
 import typer
 
 from noonday import __version__
-from noonday.cli import admin, dlq, drill, jobs, lanes, limits, operations, roles, runs, targets
+from noonday.cli import (
+    admin,
+    dlq,
+    drill,
+    jobs,
+    lanes,
+    limits,
+    operations,
+    roles,
+    runs,
+    schedules,
+    targets,
+)
 
 app = typer.Typer(
     name="noonday",
@@ -31,6 +43,7 @@ for name, command in jobs.COMMANDS.items():
 app.add_typer(runs.app, name="runs")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(operations.app, name="operations")
+app.add_typer(schedules.app, name="schedule")
 app.add_typer(targets.app, name="targets")
 app.add_typer(lanes.app, name="lanes")
 app.add_typer(limits.app, name="limits")

@@ -73,6 +73,11 @@ class Expression:
         self._sim = sim
         self.follows_real_time = follows_real_time
 
+    @property
+    def sentence(self) -> str:
+        """The local times in English."""
+        return str(self._sim.explain())
+
     def after(self, wall: datetime) -> datetime | None:
         """The first matching local time later than ``wall``, both naive; None when there is none.
 
@@ -139,6 +144,19 @@ def is_after_gap(expression: Expression, zone: ZoneInfo, at: datetime) -> bool:
     time that it names."""
     wall = at.astimezone(zone).replace(tzinfo=None)
     return expression.after(wall - SECOND) != wall
+
+
+def pass_of(zone: ZoneInfo, at: datetime) -> Literal["first", "second"] | None:
+    """In which pass of a local time that comes twice an instant lies; None where it comes once."""
+    first, second = _readings(at.astimezone(zone).replace(tzinfo=None), zone)
+    if first >= second:
+        return None
+    return "first" if at == first else "second"
+
+
+def is_drawn(text: str) -> bool:
+    """Whether an expression has numbers that are drawn for each job (``H``)."""
+    return _split(text)[1]
 
 
 def _readings(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:

@@ -1,0 +1,44 @@
+"""Schedules without jobs: what one would do."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from noonday.api import bodies
+from noonday.api.checks import check_schedule
+from noonday.api.context import context_of
+from noonday.api.documents import FireDocument, PreviewDocument, schedule_document, stamp
+from noonday.api.pages import json
+from noonday.api.problems import invalid
+from noonday.api.reading import Faults
+from noonday.api.schemas import PreviewBody, schedule_of
+from noonday.domain import preview
+
+_ANY_JOB: Final = UUID(int=0)
+
+
+async def show(request: Request) -> Response:
+    """The next occurrences of a schedule, and what it says in English."""
+    body = await bodies.parsed(request, PreviewBody)
+    faults = Faults()
+    check_schedule(body.schedule, faults)
+    if found := faults.all():
+        raise invalid(found)
+    async with context_of(request).store.singly() as tx:
+        now = await tx.clock()
+    wanted = schedule_of(body.schedule, now)
+    fires = preview.fires(wanted, _ANY_JOB, body.after, now, body.count)
+    return json(
+        PreviewDocument(
+            schedule_document(wanted),
+            preview.sentence(wanted, _ANY_JOB),
+            [
+                FireDocument(stamp(fire.at), fire.local.isoformat(), fire.runs, fire.note)
+                for fire in fires
+            ],
+        )
+    )

@@ -1,0 +1,138 @@
+"""What a schedule would do, asked before there is a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.database_locks import value
+from tests.support.servers import Answered, Api
+
+PATH = "/v1/schedules/preview"
+PARIS: dict[str, Any] = {"type": "cron", "cron": "30 2 * * *", "timezone": "Europe/Paris"}
+
+
+async def preview(api: Api, schedule: dict[str, Any], **more: Any) -> Answered:
+    return await api.admin.post(PATH, {"schedule": schedule, **more})
+
+
+def told(answer: Answered) -> list[tuple[str, str, bool]]:
+    assert answer.status == 200, answer
+    return [
+        (one["at"].replace(".000Z", "Z"), one["local"], one["runs"]) for one in answer.body["fires"]
+    ]
+
+
+@pytest.mark.parametrize("gap", ["run", "skip"])
+async def test_a_gap_is_told_of_in_local_time_and_words(api: Api, gap: str) -> None:
+    answer = await preview(
+        api, PARIS | {"dst_gap": gap}, count=2, after="2027-03-27T12:00:00+01:00"
+    )
+    assert told(answer) == [
+        ("2027-03-28T01:00:00Z", "2027-03-28T03:00:00+02:00", gap == "run"),
+        ("2027-03-29T00:30:00Z", "2027-03-29T02:30:00+02:00", True),
+    ]
+    first, second = answer.body["fires"]
+    assert "from 2027-03-28 02:00 to 2027-03-28 03:00" in first["note"]
+    assert second["note"] is None
+    assert answer.body["sentence"] == "At 02:30 every day in Europe/Paris."
+    assert answer.body["schedule"]["dst_gap"] == gap
+    assert answer.body["schedule"]["grace_sec"] == 86_400, "with all defaults"
+
+
+async def test_both_passes_of_a_repeated_hour_are_told_apart(api: Api) -> None:
+    answer = await preview(api, PARIS | {"dst_fold": "both"}, count=3, after="2027-10-30T12:00:00Z")
+    assert told(answer) == [
+        ("2027-10-31T00:30:00Z", "2027-10-31T02:30:00+02:00", True),
+        ("2027-10-31T01:30:00Z", "2027-10-31T02:30:00+01:00", True),
+        ("2027-11-01T01:30:00Z", "2027-11-01T02:30:00+01:00", True),
+    ]
+    notes = [one["note"] for one in answer.body["fires"]]
+    assert ["first" in (note or "") for note in notes] == [True, False, False]
+    assert ["second" in (note or "") for note in notes] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sentence"),
+    [
+        ({"type": "cron", "cron": "@hourly"}, "At the start of every hour in UTC."),
+        (
+            {"type": "cron", "cron": "0 9 * * MON-FRI", "jitter_sec": 300},
+            "At 09:00 on Monday through Friday in UTC, always later by the same part of 5 minutes.",
+        ),
+        (
+            {"type": "interval", "interval_sec": 5_400, "starts_at": "2027-01-01T00:00:00Z"},
+            "Every 90 minutes from 2027-01-01 00:00:00 UTC on.",
+        ),
+        (
+            {"type": "once", "run_at": "2027-03-28T02:30:00+01:00"},
+            "Once, at 2027-03-28 01:30:00 UTC.",
+        ),
+    ],
+)
+async def test_a_schedule_is_said_in_english(
+    api: Api, schedule: dict[str, Any], sentence: str
+) -> None:
+    assert (await preview(api, schedule)).body["sentence"] == sentence
+
+
+async def test_numbers_that_are_drawn_are_called_so(api: Api) -> None:
+    assert "drawn" in (await preview(api, {"type": "cron", "cron": "H 3 * * *"})).body["sentence"]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        PARIS,
+        {"type": "cron", "cron": "*/7 * * * * *", "starts_at": "2031-01-01T00:00:00Z"},
+        {"type": "interval", "interval_sec": 3_600, "starts_at": "2027-01-01T00:30:00Z"},
+        {"type": "once", "run_at": "2034-05-05T05:05:05Z"},
+    ],
+)
+async def test_a_job_that_is_created_fires_as_it_was_previewed(
+    api: Api, schedule: dict[str, Any]
+) -> None:
+    shown = (await preview(api, schedule)).body["fires"]
+    job = await api.admin.create(schedule=schedule)
+    fires = (await api.admin.get(f"/v1/jobs/{job}")).body["next_fires"]
+    assert [one["at"] for one in shown] == fires
+
+
+async def test_nothing_is_created_by_a_preview(api: Api) -> None:
+    assert (await preview(api, PARIS, count=100)).status == 200
+    assert await value(api.store, "SELECT count(*) FROM jobs") == 0
+    assert await value(api.store, "SELECT count(*) FROM audit_log WHERE action LIKE 'sched%'") == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"schedule": PARIS | {"timezone": "Mars/Phobos"}}, "/schedule/timezone"),
+        ({"schedule": PARIS | {"cron": "0 0 30 2 *"}}, "/schedule/cron"),
+        ({"schedule": PARIS | {"cron": "0 0 15W * *"}}, "/schedule/cron"),
+        ({"schedule": PARIS | {"dst_gap": "maybe"}}, "/schedule/dst_gap"),
+        ({"schedule": PARIS | {"starts_at": "2199-12-31T23:00:00Z"}}, "/schedule/starts_at"),
+        ({"schedule": {"type": "interval", "interval_sec": 0}}, "/schedule/interval_sec"),
+        ({"schedule": {"type": "interval", "interval_sec": 10**12}}, "/schedule/interval_sec"),
+        ({"schedule": {"type": "once", "delay": "soon"}}, "/schedule/delay"),
+        ({"schedule": PARIS, "count": 0}, "/count"),
+        ({"schedule": PARIS, "count": 101}, "/count"),
+        ({"schedule": PARIS, "after": "2027-01-01T00:00:00"}, "/after"),
+        ({"schedule": PARIS, "when": "now"}, "/when"),
+        ({}, "/schedule"),
+    ],
+)
+async def test_what_a_job_could_not_have_is_refused_by_name(
+    api: Api, body: dict[str, Any], pointer: str
+) -> None:
+    answer = await api.admin.post(PATH, body)
+    assert answer.status == 422, answer
+    assert [fault["pointer"] for fault in answer.body["errors"]] == [pointer]
+
+
+@pytest.mark.parametrize("after", ["1970-01-01T00:00:00Z", "2199-12-31T23:59:59Z"])
+async def test_any_instant_may_be_asked_about(api: Api, after: str) -> None:
+    answer = await preview(api, PARIS, after=after, count=100)
+    assert answer.status == 200
+    assert len(answer.body["fires"]) == (100 if after < "2000" else 0)

@@ -37,7 +37,12 @@ async def show(request: Request) -> Response:
             schedule_document(wanted),
             preview.sentence(wanted, _ANY_JOB),
             [
-                FireDocument(stamp(fire.at), fire.local.isoformat(), fire.runs, fire.note)
+                FireDocument(
+                    stamp(fire.at),
+                    fire.local.isoformat(timespec="milliseconds"),
+                    fire.runs,
+                    fire.note,
+                )
                 for fire in fires
             ],
         )

@@ -17,6 +17,7 @@ from noonday.api.problems import invalid
 from noonday.api.reading import Faults
 from noonday.api.schemas import PreviewBody, schedule_of
 from noonday.domain import preview
+from noonday.domain.preview import Fire
 
 _ANY_JOB: Final = UUID(int=0)
 
@@ -36,14 +37,11 @@ async def show(request: Request) -> Response:
         PreviewDocument(
             schedule_document(wanted),
             preview.sentence(wanted, _ANY_JOB),
-            [
-                FireDocument(
-                    stamp(fire.at),
-                    fire.local.isoformat(timespec="milliseconds"),
-                    fire.runs,
-                    fire.note,
-                )
-                for fire in fires
-            ],
+            [_document(fire) for fire in fires],
         )
     )
+
+
+def _document(fire: Fire) -> FireDocument:
+    local = fire.local.isoformat(timespec="milliseconds")
+    return FireDocument(stamp(fire.at), local, fire.runs, fire.note)

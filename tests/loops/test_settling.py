@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from noonday.domain.errors import RowLocked
+from noonday.domain.errors import StoreUnavailable
 from noonday.domain.model import Outcome, OutcomeKind
 from noonday.loops.flight import Flight
 from noonday.loops.worker import Worker
 from noonday.store import Store, Tx
 from tests.support import seeds
+from tests.support.holds import eventually
 from tests.support.invariants import broken
 from tests.support.scripted import SUCCESS, Parts, Scripted, landed
 
@@ -61,26 +63,59 @@ async def left(store: Store) -> set[object]:
 RETRIED = Outcome(OutcomeKind.TRANSIENT, http_status=503)
 
 
-@pytest.mark.parametrize("outcome", [SUCCESS, RETRIED])
-@pytest.mark.parametrize("locked", [1, 5, 19, 20])
+@pytest.mark.parametrize("lock", [LOCK, LOCK_LEDGER])
+@pytest.mark.parametrize(("locked", "batch"), [(1, 100), (5, 100), (20, 100), (1, 3), (7, 3)])
 async def test_a_locked_row_fails_a_batch_once_and_then_waits_by_itself(
-    store: Store, impatient: Store, parts: Parts, locked: int, outcome: Outcome
+    store: Store,
+    impatient: Store,
+    parts: Parts,
+    monkeypatch: pytest.MonkeyPatch,
+    lock: str,
+    locked: int,
+    batch: int,
 ) -> None:
-    worker = await done(impatient, parts, 20, outcome)
+    monkeypatch.setattr("noonday.loops.settling.BATCH", batch)
+    worker = await done(impatient, parts, 20)
     jobs = [flight.held.job_id for flight in some(worker, locked)]
     async with store.transaction() as tx:
-        await tx.rows(LOCK, jobs)
-        with pytest.raises(RowLocked):
-            await worker.settling.tick()
-        assert await worker.settling.tick() == 20 - locked
-        assert await worker.settling.tick() == 0
-        assert worker.settling.waiting == locked
+        await tx.rows(lock, jobs)
+        failed = 0
+        for _ in range(40):
+            try:
+                await worker.settling.tick()
+            except StoreUnavailable:
+                failed += 1
+            if worker.settling.waiting == locked:
+                break
+        assert failed == 1
         assert {held.job_id for held in worker._flights} == set(jobs)
-    assert await worker.settling.tick() == locked
-    assert (worker.settling.waiting, worker._flights) == (0, {})
+        for _ in range(3):  # whatever is tried again meanwhile
+            assert await worker.settling.tick() == 0
+            await asyncio.sleep(0)
+    await eventually(lambda: _settles(worker))
+    assert worker._flights == {}
+    assert not await left(store)
     assert not await broken(store)
-    if outcome is SUCCESS:
-        assert not await left(store)
+
+
+async def _settles(worker: Worker) -> bool:
+    await worker.settling.tick()
+    return worker.settling.waiting == 0
+
+
+async def test_what_is_to_be_tried_again_waits_for_a_lock_as_well(
+    store: Store, impatient: Store, parts: Parts
+) -> None:
+    worker = await done(impatient, parts, 6, RETRIED)
+    jobs = [flight.held.job_id for flight in some(worker, 2)]
+    async with store.transaction() as tx:
+        await tx.rows(LOCK, jobs)
+        with pytest.raises(StoreUnavailable):
+            await worker.settling.tick()
+        assert await worker.settling.tick() == 4
+    await eventually(lambda: _settles(worker))
+    assert len(await left(store)) == 6
+    assert not await broken(store)
 
 
 async def test_a_lease_that_is_taken_away_meanwhile_is_lost_and_waits_no_longer(
@@ -90,24 +125,31 @@ async def test_a_lease_that_is_taken_away_meanwhile_is_lost_and_waits_no_longer(
     (taken,) = some(worker, 1)
     async with store.transaction() as tx:
         await tx.rows(LOCK, [taken.held.job_id])
-        with pytest.raises(RowLocked):
+        with pytest.raises(StoreUnavailable):
             await worker.settling.tick()
         assert await worker.settling.tick() == 3
         await seeds.settle(tx, seeds.handed_back(taken.held))
-    assert await worker.settling.tick() == 1
-    assert (worker.settling.waiting, worker._flights) == (0, {})
+    await eventually(lambda: _settles(worker))
+    assert worker._flights == {}
     assert await left(store) == {taken.held.job_id}, "it is somebody else's to carry out"
 
 
 @pytest.mark.parametrize("lock", [LOCK, LOCK_LEDGER])
+@pytest.mark.parametrize(("locked", "batch"), [(2, 100), (4, 2), (1, 2)])
 async def test_a_worker_that_leaves_writes_what_it_can_and_ends(
-    store: Store, impatient: Store, parts: Parts, lock: str
+    store: Store,
+    impatient: Store,
+    parts: Parts,
+    monkeypatch: pytest.MonkeyPatch,
+    lock: str,
+    locked: int,
+    batch: int,
 ) -> None:
-    worker = await done(impatient, parts, 6)
-    jobs = {flight.held.job_id for flight in some(worker, 2)}
+    monkeypatch.setattr("noonday.loops.settling.BATCH", batch)
+    worker = await done(impatient, parts, 9)
+    jobs = {flight.held.job_id for flight in some(worker, locked)}
     async with store.transaction() as tx:
         await tx.rows(lock, list(jobs))
         await worker.stop(0)
         await worker.leave()
-    if lock == LOCK:
         assert await left(store) == jobs

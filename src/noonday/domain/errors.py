@@ -6,8 +6,7 @@
     ├── ScheduleError          a schedule that cannot be computed; names the field
     ├── FenceLost              this process no longer owns a shard it was about to write
     ├── StoreUnavailable       Postgres cannot be reached or did not answer in time
-    │   ├── CommitUnknown      the answer to COMMIT was lost: look before answering
-    │   └── RowLocked          somebody else kept a row locked for too long
+    │   └── CommitUnknown      the answer to COMMIT was lost: look before answering
     ├── UnsafeDatabase         fsync or full_page_writes is off
     ├── SchemaMismatch         the database's migrations are not the ones of this release
     ├── NoRoom                 the settings ask for more than machine or database will give
@@ -43,10 +42,6 @@ class StoreUnavailable(NoondayError):
 
 class CommitUnknown(StoreUnavailable):
     """The connection was lost while COMMIT was under way; it may have happened."""
-
-
-class RowLocked(StoreUnavailable):
-    """Somebody else kept a row locked for longer than anybody should."""
 
 
 class UnsafeDatabase(NoondayError):

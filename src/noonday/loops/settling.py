@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, MutableMapping, Sequence, Set
-from contextlib import suppress
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -14,7 +13,7 @@ import msgspec
 import structlog
 
 from noonday.domain import lifecycle
-from noonday.domain.errors import RowLocked
+from noonday.domain.errors import StoreUnavailable
 from noonday.domain.model import Outcome
 from noonday.loops import tally
 from noonday.loops.flight import Flight
@@ -28,7 +27,9 @@ from noonday.telemetry import Metrics
 
 BATCH: Final = 1_000
 LOCKED_SEC: Final = 0.5
-"""After so long a run is tried again that could not be written, since its row was locked."""
+"""After so long what could not be written is tried again, since somebody had its row locked."""
+LOOK_SEC: Final = 60.0
+"""For so long after a batch has failed, or a lock was seen, it is looked for locks first."""
 MOST: Final = 10_000
 """More outcomes than this wait to be written: no more should be claimed."""
 
@@ -60,8 +61,9 @@ class Settling:
         self._flights = flights
         self._backlogs = backlogs
         self._unsettled: list[tuple[Flight, Outcome]] = []
-        self._looks_for_locks = False
-        """Whether a row that somebody has locked has held up a batch, as long as there is one."""
+        self._aside: list[tuple[Flight, Outcome]] = []
+        """Those whose rows somebody has locked, until they are tried again."""
+        self._look_until = 0.0
         self.wake: Callable[[], None] = lambda: None
         """Called when outcomes wait to be written."""
         self.made_room: Callable[[], None] = lambda: None
@@ -70,12 +72,12 @@ class Settling:
     @property
     def waiting(self) -> int:
         """How many outcomes wait."""
-        return len(self._unsettled)
+        return len(self._unsettled) + len(self._aside)
 
     @property
     def is_full(self) -> bool:
         """Whether so many wait that no more should be claimed."""
-        return len(self._unsettled) >= MOST
+        return self.waiting >= MOST
 
     def add(self, flight: Flight, outcome: Outcome) -> None:
         """An attempt has come to its outcome."""
@@ -87,8 +89,8 @@ class Settling:
     async def tick(self) -> int:
         """Write the outcomes that wait, in one transaction; how many.
 
-        A row that somebody else has locked for too long fails the batch once; from then on the
-        others are written without it.
+        A batch that fails may have met a row that somebody keeps locked. So for a while each batch
+        is looked for such rows first, and what has them waits by itself.
         """
         batch, self._unsettled = self._unsettled[:BATCH], self._unsettled[BATCH:]
         if not batch:
@@ -98,8 +100,8 @@ class Settling:
             flight.settling = True
         try:
             results = await batches.bisect(landed, self._write)
-        except BaseException as error:
-            self._looks_for_locks |= isinstance(error, RowLocked)
+        except BaseException:
+            self._look_until = time.monotonic() + LOOK_SEC
             self._unsettled = batch + self._unsettled
             for flight, _ in batch:
                 flight.settling, flight.in_doubt = False, True
@@ -108,22 +110,36 @@ class Settling:
         for (flight, item), result in zip(landed, results, strict=True):
             self._note(flight, item, result, counted)
         tally.ended(self._metrics, counted)
-        if any(flight.capped for flight, _ in batch):
-            self.made_room()
         locked = results.count(None)
-        self._looks_for_locks &= locked > 0
-        if locked:
-            log.warning("settle.locked", count=locked)
-            asyncio.get_running_loop().call_later(LOCKED_SEC, self.wake)
+        if locked < len(batch) and any(flight.capped for flight, _ in batch):
+            self.made_room()
         return len(batch) - locked
 
+    def _set_aside(self, flight: Flight, outcome: Outcome) -> None:
+        flight.settling = False
+        self._look_until = time.monotonic() + LOOK_SEC
+        if not self._aside:
+            asyncio.get_running_loop().call_later(LOCKED_SEC, self._try_again)
+        self._aside.append((flight, outcome))
+
+    def _try_again(self) -> None:
+        log.warning("settle.locked", count=len(self._aside))
+        self._unsettled += self._aside
+        self._aside = []
+        self.wake()
+
     async def finish(self) -> None:
-        """Write all that waits, but for what somebody has locked: that ends with its lease."""
-        for _ in range(2):  # at the second go it is known what is locked
-            with suppress(RowLocked):
-                while self._unsettled and await self.tick():
-                    pass
-                return
+        """Write all that waits, but for what somebody has locked: that ends with its lease. Raises
+        ``StoreUnavailable``."""
+        while self._unsettled:
+            looked = time.monotonic() < self._look_until
+            try:
+                await self.tick()
+            except StoreUnavailable:
+                if looked:
+                    raise
+        if self._aside:
+            log.warning("settle.left", count=len(self._aside))
 
     def _decide(self, flight: Flight, outcome: Outcome) -> Settlement:
         # One decision per attempt: a settle that is tried again must not draw another delay.
@@ -161,7 +177,7 @@ class Settling:
         ]
 
     async def _locked(self, tx: Tx, items: Sequence[Settlement]) -> set[Held]:
-        if not self._looks_for_locks:
+        if time.monotonic() >= self._look_until:
             return set()
         return await runs.locked_elsewhere(tx, sorted(item.held for item in items))
 
@@ -193,8 +209,7 @@ class Settling:
         counted: list[Ended],
     ) -> None:
         if result is None:
-            flight.settling = False
-            self._unsettled.append((flight, item.outcome))
+            self._set_aside(flight, item.outcome)
             return
         if isinstance(result, Exception):
             # Its own words cannot be stored; what came of the attempt still can.

@@ -222,7 +222,8 @@ class Worker:
             lane.in_doubt, lane.more = False, nothing.more
             return 0
         if self._ending:
-            return 0  # nobody would wait for these any more: `leave` hands them back
+            await self._let_go_of_unknown(lane)  # nobody would wait for these any more
+            return 0
         # Not before the commit: by this time we look for what an unknown claim took.
         claimed, clock = took.claimed, took.claimed.clock
         lane.claimed(claimed.leased_at if took.taken else clock, more=not claimed.drained)

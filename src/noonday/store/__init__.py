@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias, cast
 
 import asyncpg
 
-from noonday.domain.errors import CommitUnknown, RowLocked, StoreUnavailable
+from noonday.domain.errors import CommitUnknown, StoreUnavailable
 from noonday.store.connections import connect_arguments, notice_silence
 
 Row: TypeAlias = Mapping[str | int, Any]
@@ -40,6 +40,7 @@ _UNAVAILABLE: Final = (
     *_LOST,
     asyncpg.InsufficientResourcesError,
     asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.LockNotAvailableError,
     asyncpg.TransactionRollbackError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InvalidAuthorizationSpecificationError,
@@ -360,8 +361,6 @@ class unavailable:  # noqa: N801 - reads as a statement
         if isinstance(error, asyncpg.CheckViolationError) and not error.constraint_name:
             # Not the row's fault: it fits into no partition, since the janitor is behind.
             raise StoreUnavailable(f"a partition is missing: {error}") from error
-        if isinstance(error, asyncpg.LockNotAvailableError):
-            raise RowLocked(f"{type(error).__name__}: {error}") from error
         if isinstance(error, _UNAVAILABLE):
             raise StoreUnavailable(f"{type(error).__name__}: {error}") from error
 

@@ -331,22 +331,21 @@ async def lock(tx: Tx, leases: Sequence[Held]) -> int:
     return count
 
 
-FREE: Final = f"""
-SELECT {RETURNED} FROM {KEY_INPUT} CROSS JOIN LATERAL (
-    SELECT * FROM runs AS r WHERE {GUARD} LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
-) AS r
+# Where somebody has locked the run, or its ledger row.
+LOCKED: Final = f"""
+SELECT {RETURNED} FROM {KEY_INPUT} CROSS JOIN LATERAL (SELECT * FROM runs AS r WHERE {GUARD}) AS r
+WHERE NOT EXISTS (SELECT FROM (SELECT FROM runs AS o WHERE {SAME_RUN.format("o", "r")}
+                               FOR UPDATE SKIP LOCKED) AS free)
+   OR EXISTS (SELECT FROM occurrences AS o WHERE {SAME_RUN.format("o", "r")})
+  AND NOT EXISTS (SELECT FROM (SELECT FROM occurrences AS o WHERE {SAME_RUN.format("o", "r")}
+                               FOR UPDATE SKIP LOCKED) AS free)
 """
-HELD: Final = f"SELECT {RETURNED} {FIND.format(input=KEY_INPUT, guard=GUARD)}"
 
 
 async def locked_elsewhere(tx: Tx, leases: Sequence[Held]) -> set[Held]:
     """Those that are held still, in rows that somebody else has locked; the others are locked by
     this transaction now."""
-    mine = {held_key(row) for row in await tx.rows(FREE, *columns(leases, 4))}
-    others = [lease for lease in leases if lease not in mine]
-    if not others:
-        return set()
-    return {held_key(row) for row in await tx.rows(HELD, *columns(others, 4))}
+    return {held_key(row) for row in await tx.rows(LOCKED, *columns(leases, 4))}
 
 
 HEARTBEAT: Final = f"""

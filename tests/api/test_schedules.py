@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.support.database_locks import value
-from tests.support.servers import Answered, Api
+from tests.support.servers import Answered, Api, a_job
 
 PATH = "/v1/schedules/preview"
 PARIS: dict[str, Any] = {"type": "cron", "cron": "30 2 * * *", "timezone": "Europe/Paris"}
@@ -80,6 +82,19 @@ async def test_a_schedule_is_said_in_english(
     assert (await preview(api, schedule)).body["sentence"] == sentence
 
 
+@pytest.mark.parametrize("days", ["1-31 * 1", "1-31/1 * MON", "13 * 0-7", "13 * 1-7", "1-31 * *"])
+async def test_a_day_field_that_names_every_day_leaves_nothing_to_the_other(
+    api: Api, days: str
+) -> None:
+    answer = await preview(api, {"type": "cron", "cron": f"0 9 {days}"}, count=40)
+    days_apart = {
+        datetime.fromisoformat(later["at"]) - datetime.fromisoformat(one["at"])
+        for one, later in pairwise(answer.body["fires"])
+    }
+    assert days_apart == {timedelta(days=1)}
+    assert answer.body["sentence"] == "At 09:00 every day in UTC."
+
+
 async def test_numbers_that_are_drawn_are_called_so(api: Api) -> None:
     assert "drawn" in (await preview(api, {"type": "cron", "cron": "H 3 * * *"})).body["sentence"]
 
@@ -100,6 +115,15 @@ async def test_a_job_that_is_created_fires_as_it_was_previewed(
     job = await api.admin.create(schedule=schedule)
     fires = (await api.admin.get(f"/v1/jobs/{job}")).body["next_fires"]
     assert [one["at"] for one in shown] == fires
+
+
+async def test_a_job_does_not_promise_what_its_schedule_leaves_out(api: Api) -> None:
+    schedule = PARIS | {"dst_gap": "skip", "starts_at": "2027-03-28T00:00:00Z", "jitter_sec": 0}
+    made = (await api.admin.post("/v1/jobs", a_job(schedule=schedule))).body
+    shown = (await api.admin.get(f"/v1/jobs/{made['id']}")).body
+    for job in (made, shown):
+        assert job["next_run_at"] == "2027-03-29T00:30:00.000Z"
+        assert job["next_fires"][:2] == ["2027-03-29T00:30:00.000Z", "2027-03-30T00:30:00.000Z"]
 
 
 async def test_nothing_is_created_by_a_preview(api: Api) -> None:

@@ -175,6 +175,14 @@ def test_only_what_the_clock_skipped_is_left_out(text: str, day: str, out: bool)
     assert not left_out(msgspec.structs.replace(job, dst_gap="run"), at(day))
 
 
+@pytest.mark.parametrize("zone", ["America/Sao_Paulo", "UTC", "America/New_York"])
+def test_an_instant_of_older_zone_data_is_not_taken_for_a_gap(zone: str) -> None:
+    """A timer that was armed before a zone gave up summer time: its instant is named no more."""
+    job = Cron(cron="30 2 * * *", timezone=zone, dst_gap="skip")
+    assert not left_out(job, at("2027-01-15T04:45"))
+    assert not left_out(job, at("2027-11-07T06:45")), "nor where clocks go back"
+
+
 # --- Against an independent walk of every minute ----------------------------------------------
 
 TURNS = [

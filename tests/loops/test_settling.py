@@ -17,7 +17,7 @@ from noonday.store import Store, Tx
 from tests.support import seeds
 from tests.support.holds import eventually
 from tests.support.invariants import broken
-from tests.support.scripted import SUCCESS, Parts, Scripted, landed
+from tests.support.scripted import Parts, Scripted, landed
 
 LOCK = "SELECT FROM runs WHERE job_id = ANY ($1::uuid[]) FOR UPDATE"
 LOCK_LEDGER = "SELECT FROM occurrences WHERE job_id = ANY ($1::uuid[]) FOR UPDATE"

@@ -115,11 +115,12 @@ def _missing() -> str:
     if not (mark.exists() and mark.read_bytes() == lock.read_bytes()):
         for name in ("package.json", "package-lock.json"):
             shutil.copy(HERE / name, FOLDER / name)
-        done = subprocess.run(
-            [npm, "ci", "--prefix", str(FOLDER), "--no-audit", "--no-fund"],
-            check=False, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-        if done.returncode:
-            return done.stderr.strip().splitlines()[0]
+        try:
+            subprocess.run(
+                [npm, "ci", "--prefix", str(FOLDER), "--no-audit", "--no-fund"],
+                check=True, capture_output=True, timeout=300,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            return str(error)
         shutil.copy(lock, mark)
     return ""

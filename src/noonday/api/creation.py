@@ -222,7 +222,9 @@ def _lay_out(
         request.on_unknown, request.cancel_url,
     )  # fmt: skip
     job, text_id = _new_job(order, job_id, now, first_at, spec, box), str(job_id)
-    next_run_at = None if waiting else opening.due_at if opening else due_at
+    next_run_at = opening.due_at if opening else None
+    if armed is not None and not opening:
+        next_run_at = showing.next_run(wanted, job_id, armed, due_at)
     waits_for = family.open[: showing.WAITS_FOR]
     document = showing.new_job(job, text_id, spec, request, armed, next_run_at, waits_for)
     answer = Answer(202, f"/v1/jobs/{text_id}", _encode(document))

@@ -37,12 +37,22 @@ _read_after: Final = msgspec.json.Decoder(After).decode
 _read_texts: Final = msgspec.json.Decoder(dict[str, str]).decode
 
 
-def fires(wanted: Schedule, job_id: UUID, armed: datetime | None) -> list[str]:
-    """The occurrence that is armed and those after it."""
+def fires(wanted: Schedule, job_id: UUID, armed: datetime | None) -> list[datetime]:
+    """The occurrence that is armed and those after it, but for what the schedule leaves out."""
     if armed is None:
         return []
     later = () if isinstance(wanted, Once) else schedule.upcoming(wanted, job_id, armed, FIRES - 1)
-    return [stamp(at) for at in (armed, *later)]
+    return [at for at in (armed, *later) if not schedule.is_left_out(wanted, at, job_id)]
+
+
+def next_run(
+    wanted: Schedule, job_id: UUID, armed: datetime | None, due_at: datetime
+) -> datetime | None:
+    """When the armed occurrence is due; where the schedule leaves it out, the next one after it."""
+    if armed is None or not schedule.is_left_out(wanted, armed, job_id):
+        return due_at
+    after = fires(wanted, job_id, armed)
+    return after[0] + schedule.jitter(job_id, wanted.jitter_sec) if after else None
 
 
 def new_job(
@@ -60,8 +70,9 @@ def new_job(
         target_document(spec.target, request.secret_headers), job.priority, job.lane,
         spec.retry_policy, job.lease_sec, request.labels, job.payload_bytes, job.content_type, 1,
         stamp(job.created_at), job.created_by, maybe(next_run_at),
-        fires(spec.schedule, job.id, armed), 0, None, spec.on_unknown, maybe_url(spec.cancel_url),
-        after_document(request.after), list(map(str, waits_for)), job.concurrency_key,
+        list(map(stamp, fires(spec.schedule, job.id, armed))), 0, None, spec.on_unknown,
+        maybe_url(spec.cancel_url), after_document(request.after), list(map(str, waits_for)),
+        job.concurrency_key,
     )  # fmt: skip
 
 
@@ -111,11 +122,11 @@ def _stored(
     error: str | None,
     waits_for: Sequence[UUID],
 ) -> JobDocument:
-    times = [timer["due_at"]] if timer else []
-    if row["run_state"] in ("READY", "RETRYING"):
-        times.append(row["run_retry_at"] or row["run_due_at"])
     active = row["state"] == "ACTIVE"
     armed = timer["occurrence_at"] if timer and active else None
+    times = [next_run(spec.schedule, row["id"], armed, timer["due_at"])] if timer else []
+    if row["run_state"] in ("READY", "RETRYING"):
+        times.append(row["run_retry_at"] or row["run_due_at"])
     after = NOTHING if row["after"] is None else _read_after(row["after"])
     return JobDocument(
         id=str(row["id"]),
@@ -134,8 +145,8 @@ def _stored(
         version=row["version"],
         created_at=stamp(row["created_at"]),
         created_by=row["created_by"],
-        next_run_at=maybe(min(times, default=None)),
-        next_fires=fires(spec.schedule, row["id"], armed),
+        next_run_at=maybe(min(filter(None, times), default=None)),
+        next_fires=list(map(stamp, fires(spec.schedule, row["id"], armed))),
         attempts=row["attempts"],
         last_error=error,
         on_unknown=spec.on_unknown,

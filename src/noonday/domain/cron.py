@@ -24,6 +24,7 @@ import copy
 import re
 import zoneinfo
 from bisect import bisect_left
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -69,14 +70,15 @@ _NOT_PLACES: Final = re.compile(r"[CEMW]ET|[EMH]ST|[CEMP]ST\d[CEMP]DT|GMT[+-]?0|
 class Expression:
     """A parsed expression. Immutable, so it is shared by all jobs that use it."""
 
-    def __init__(self, sim: CronSim, *, follows_real_time: bool) -> None:
-        self._sim = sim
+    def __init__(self, fields: Sequence[str], *, follows_real_time: bool) -> None:
+        self._fields = fields
+        self._sim = CronSim(" ".join(fields), _START)
         self.follows_real_time = follows_real_time
 
     @property
     def sentence(self) -> str:
         """The local times in English."""
-        return str(self._sim.explain())
+        return str(CronSim(" ".join(_plainly(self._fields)), _START).explain())
 
     def after(self, wall: datetime) -> datetime | None:
         """The first matching local time later than ``wall``, both naive; None when there is none.
@@ -141,9 +143,10 @@ def next_instant(
 
 def is_after_gap(expression: Expression, zone: ZoneInfo, at: datetime) -> bool:
     """Whether the expression fires at the instant ``at`` only because the clock skipped a local
-    time that it names."""
+    time that it names. (An instant that it does not name may also be one of older zone data.)"""
     wall = at.astimezone(zone).replace(tzinfo=None)
-    return expression.after(wall - SECOND) != wall
+    before = (at - SECOND).astimezone(zone).replace(tzinfo=None)
+    return before + SECOND < wall and expression.after(wall - SECOND) != wall
 
 
 def pass_of(zone: ZoneInfo, at: datetime) -> Literal["first", "second"] | None:
@@ -239,7 +242,7 @@ def _compile(fields: tuple[str, ...]) -> Expression:
     hour = fields[Field.HOUR]
     every_hour = hour.startswith("*") or len(Field.HOUR.parse(hour)) == 24
     try:
-        expression = Expression(CronSim(" ".join(fields), _START), follows_real_time=every_hour)
+        expression = Expression(fields, follows_real_time=every_hour)
         # 28 years in a row show every calendar there is, so what does not occur now never will.
         never = expression.after(_START) is None
     except CronSimError:  # each field is sound by itself: the days are in none of the months
@@ -249,6 +252,25 @@ def _compile(fields: tuple[str, ...]) -> Expression:
             "cron", "never fires: no date fits day-of-month, month and day-of-week together"
         )
     return expression
+
+
+def _plainly(fields: Sequence[str]) -> list[str]:
+    """The fields as they are to be explained: two day fields are joined by "or", so one that names
+    every day leaves nothing to the other. (cronsim reads such a one as a star.)"""
+    plain, days = list(fields), (Field.DAY, Field.DOW)
+    if not any(fields[i].startswith("*") for i in days) and any(
+        _names_all(i, fields[i]) for i in days
+    ):
+        for i in days:
+            plain[i] = "*"
+    return plain
+
+
+def _names_all(field: Field, text: str) -> bool:
+    numbers = {n for n in field.parse(text) if isinstance(n, int)}
+    if field == Field.DOW:
+        return {n % 7 for n in numbers} == set(range(7))
+    return numbers >= set(range(1, 32))
 
 
 def _read(field: Field, text: str) -> str:

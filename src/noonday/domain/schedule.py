@@ -27,6 +27,13 @@ LONGEST_SEC: Final = 36_525 * 86_400
 
 Miss = Literal["superseded", "grace", "dst_gap"]
 
+OUTCOMES: Final[dict[Miss, str]] = {
+    "superseded": "MISSED",
+    "grace": "MISSED",
+    "dst_gap": "SKIPPED",
+}
+"""What the ledger says of an occurrence that does not run for this reason."""
+
 _NOBODY: Final = UUID(int=0)
 
 

@@ -54,12 +54,6 @@ MOST_REASON: Final = 500
 OWN_MARGIN_SEC: Final = 2.0
 """How much earlier than the database we ourselves stop trusting our lease."""
 
-OUTCOMES: Final[dict[schedule.Miss, str]] = {
-    "superseded": "MISSED",
-    "grace": "MISSED",
-    "dst_gap": "SKIPPED",
-}
-
 log = structlog.get_logger()
 _spec = msgspec.json.Decoder(JobSpec)
 
@@ -299,8 +293,8 @@ class Scheduler:
 
 
 def plan(row: Row, epoch: int, now: datetime, limit: int) -> Due | Unreadable:
-    """What a due timer writes: its ledger rows, at most ``limit``, and its next timer. Whatever
-    goes wrong with one job is that job's own affair."""
+    """What a due timer writes: its ledger rows, about ``limit`` at most, and its next timer.
+    Whatever goes wrong with one job is that job's own affair."""
     job_id: UUID = row["job_id"]
     try:
         spec = _spec.decode(row["spec"])
@@ -310,7 +304,7 @@ def plan(row: Row, epoch: int, now: datetime, limit: int) -> Due | Unreadable:
         return Unreadable.because(job_id, "the schedule cannot be computed", error)
     skip = not isinstance(spec.schedule, Once) and spec.schedule.overlap == "skip"
     entries = [
-        Entry(job_id, at, at + jitter, OUTCOMES[reason], reason, False)
+        Entry(job_id, at, at + jitter, schedule.OUTCOMES[reason], reason, False)
         for at, reason in planned.missed
     ]
     if planned.fire is not None:

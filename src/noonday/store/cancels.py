@@ -155,8 +155,8 @@ async def cancel_job(tx: Tx, job: Row, reason: str, *, stop: bool = False) -> bo
 
 async def _close_overdue(tx: Tx, job: Row, at: datetime, reason: str) -> str:
     """What fell due before the end of its job and was not fired yet is on record as well, at most
-    ``MOST_CLOSED`` of it: as missed where it would have been, and the one that would have run as
-    cancelled. What a one-off job has come to by that."""
+    ``MOST_CLOSED`` of it: as missed or skipped where it would have been, and the one that would
+    have run as cancelled. What a one-off job has come to by that."""
     now = await tx.moment()
     try:
         wanted = msgspec.json.decode(job["spec"], type=JobSpec).schedule
@@ -165,7 +165,7 @@ async def _close_overdue(tx: Tx, job: Row, at: datetime, reason: str) -> str:
     except (msgspec.MsgspecError, ScheduleError):
         return "CANCELLED"  # nobody can say what was due
     closed: list[tuple[datetime, str, str]] = [
-        (missed, "MISSED", why) for missed, why in plan.missed
+        (missed, schedule.OUTCOMES[why], why) for missed, why in plan.missed
     ]
     if plan.fire is not None:
         closed.append((plan.fire, "CANCELLED", reason))

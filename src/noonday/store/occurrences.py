@@ -32,7 +32,7 @@ _NOTHING: Final = (None, None, None)
 
 
 class Entry(NamedTuple):
-    """A ledger row to write for a fired timer: to run, or MISSED with its reason."""
+    """A ledger row to write for a fired timer: to run, or MISSED or SKIPPED with its reason."""
 
     job_id: UUID
     occurrence_at: datetime

@@ -105,7 +105,8 @@ class Open:
         self._lots = random.Random(seed)
         self._even = even
         self._want = want
-        self._free: list[Connection] = []
+        self._free: deque[Connection] = deque()
+        """The one that was used longest ago goes first: the server closes those that are idle."""
         self._late: deque[float] = deque()
         self.answers = Answers()
         self.sent = 0
@@ -114,8 +115,8 @@ class Open:
         """Send for so long, wait for the last answer. Raises as :func:`closed`."""
         loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = loop.create_future()
-        lines = self._free = await connect(self._addresses, self._answered, self._connections)
-        lines = list(lines)
+        lines = await connect(self._addresses, self._answered, self._connections)
+        self._free.extend(lines)
         began = self._due = time.perf_counter()
         self._until = began + seconds
         try:
@@ -144,7 +145,7 @@ class Open:
     def _issue(self, due: float) -> None:
         self.sent += 1
         if self._free:
-            self._send(self._free.pop(), due)
+            self._send(self._free.popleft(), due)
         else:
             self._late.append(due)
 

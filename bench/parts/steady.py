@@ -59,7 +59,7 @@ async def held_snapshot(options: Options) -> Rows:
         )
         async with running.measuring(store, "held snapshot") as section:
             loading = asyncio.create_task(opened.run(sum(lengths.values())))
-            dead = await _phases(running, store, lengths, phases)
+            dead = await _phases(running, store, lengths, phases, loading)
             await loading
             await filling.drained(store)
         await store.close()
@@ -79,15 +79,21 @@ async def held_snapshot(options: Options) -> Rows:
 
 
 async def _phases(
-    running: Service, store: Store, lengths: dict[str, float], phases: list[Phase]
+    running: Service,
+    store: Store,
+    lengths: dict[str, float],
+    phases: list[Phase],
+    loading: asyncio.Task[load.Answers],
 ) -> Figures:
-    """Go through the phases; dead rows of ``runs`` at the end of each."""
+    """Go through the phases, unless the load fails; dead rows of ``runs`` at the end of each."""
     dead: Figures = {}
 
     async def phase(name: str) -> None:
         say(f"{name}: {lengths[name]:.0f} s")
         began = time.time()
-        await asyncio.sleep(lengths[name])
+        await asyncio.wait({loading}, timeout=lengths[name])
+        if loading.done():
+            loading.result()
         phases.append(Phase(name, began, time.time()))
         async with store.transaction() as tx:
             dead[name] = float(await tx.value(DEAD))

@@ -47,7 +47,33 @@ def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(each)
 
 
-class ExplainingTx(Tx):
+class LookingTx(Tx):
+    """A transaction that looks at each statement, with its values, before it runs it."""
+
+    __slots__ = ()
+
+    async def look(self, statement: str, *args: Any) -> None:
+        """Note what there is to note of it."""
+        raise NotImplementedError
+
+    async def rows(self, statement: str, *args: Any) -> list[Row]:
+        await self.look(statement, *args)
+        return await super().rows(statement, *args)
+
+    async def row(self, statement: str, *args: Any) -> Row | None:
+        await self.look(statement, *args)
+        return await super().row(statement, *args)
+
+    async def value(self, statement: str, *args: Any) -> Any:
+        await self.look(statement, *args)
+        return await super().value(statement, *args)
+
+    async def execute(self, statement: str, *args: Any) -> int:
+        await self.look(statement, *args)
+        return await super().execute(statement, *args)
+
+
+class ExplainingTx(LookingTx):
     """A transaction that asks for the plan of each statement, with its values, and runs it."""
 
     __slots__ = ("plans",)
@@ -56,28 +82,12 @@ class ExplainingTx(Tx):
         super().__init__(tx._connection, now)
         self.plans: dict[str, Plan] = {}
 
-    async def _explain(self, statement: str, *args: Any) -> None:
+    async def look(self, statement: str, *args: Any) -> None:
         shown = await self._connection.fetchval(f"EXPLAIN (FORMAT JSON) {statement}", *args)
         self.plans[statement] = Plan.of(json.loads(shown)[0]["Plan"])
 
-    async def rows(self, statement: str, *args: Any) -> list[Row]:
-        await self._explain(statement, *args)
-        return await super().rows(statement, *args)
 
-    async def row(self, statement: str, *args: Any) -> Row | None:
-        await self._explain(statement, *args)
-        return await super().row(statement, *args)
-
-    async def value(self, statement: str, *args: Any) -> Any:
-        await self._explain(statement, *args)
-        return await super().value(statement, *args)
-
-    async def execute(self, statement: str, *args: Any) -> int:
-        await self._explain(statement, *args)
-        return await super().execute(statement, *args)
-
-
-class ComparingTx(Tx):
+class ComparingTx(LookingTx):
     """A transaction that carries out each statement twice, the first time to count how many pairs
     of rows its joins compare in vain; nothing of that stays."""
 
@@ -87,7 +97,7 @@ class ComparingTx(Tx):
         super().__init__(tx._connection, now)
         self.compared: dict[str, int] = {}
 
-    async def _compare(self, statement: str, *args: Any) -> None:
+    async def look(self, statement: str, *args: Any) -> None:
         await self._connection.execute("SAVEPOINT before")
         explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
         plan = json.loads(await self._connection.fetchval(explain, *args))[0]["Plan"]
@@ -99,24 +109,8 @@ class ComparingTx(Tx):
             )
         )
 
-    async def rows(self, statement: str, *args: Any) -> list[Row]:
-        await self._compare(statement, *args)
-        return await super().rows(statement, *args)
 
-    async def row(self, statement: str, *args: Any) -> Row | None:
-        await self._compare(statement, *args)
-        return await super().row(statement, *args)
-
-    async def value(self, statement: str, *args: Any) -> Any:
-        await self._compare(statement, *args)
-        return await super().value(statement, *args)
-
-    async def execute(self, statement: str, *args: Any) -> int:
-        await self._compare(statement, *args)
-        return await super().execute(statement, *args)
-
-
-class CountingTx(Tx):
+class CountingTx(LookingTx):
     """A transaction that runs each statement twice, first to count the pages it looks at."""
 
     __slots__ = ("pages",)
@@ -126,27 +120,11 @@ class CountingTx(Tx):
         self.pages: dict[str, int] = {}
         """Pages that each statement has looked at, as often as it did."""
 
-    async def _count(self, statement: str, *args: Any) -> None:
+    async def look(self, statement: str, *args: Any) -> None:
         explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
         plan = json.loads(await self._connection.fetchval(explain, *args))[0]["Plan"]
         looked_at = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
         self.pages[statement] = self.pages.get(statement, 0) + looked_at
-
-    async def rows(self, statement: str, *args: Any) -> list[Row]:
-        await self._count(statement, *args)
-        return await super().rows(statement, *args)
-
-    async def row(self, statement: str, *args: Any) -> Row | None:
-        await self._count(statement, *args)
-        return await super().row(statement, *args)
-
-    async def value(self, statement: str, *args: Any) -> Any:
-        await self._count(statement, *args)
-        return await super().value(statement, *args)
-
-    async def execute(self, statement: str, *args: Any) -> int:
-        await self._count(statement, *args)
-        return await super().execute(statement, *args)
 
 
 # A bitmap looks at a page once, an index for each entry: which of them is chosen wavers.

@@ -27,7 +27,7 @@ from noonday.domain.target import (
 Ports = tuple[int, ...] | frozenset[int] | None
 """The ports that targets may have; None allows any."""
 UNKNOWN_LANE: Final = "unknown_lane"
-_ANY_JOB: Final = UUID(int=0)
+ANY_JOB: Final = UUID(int=0)
 _DURATION: Final = re.compile(
     r"P(?:(?P<weeks>\d{1,10})W|(?=\d|T\d)(?:(?P<days>\d{1,10})D)?"
     r"(?:T(?=\d)(?:(?P<hours>\d{1,10})H)?(?:(?P<minutes>\d{1,10})M)?(?:(?P<seconds>\d{1,12})S)?)?)",
@@ -124,7 +124,7 @@ def _check_once(body: OnceBody, faults: Faults) -> None:
 def _check_cron(body: CronBody, faults: Faults) -> None:
     expression, timezone = body.cron, body.timezone
     try:
-        cron.parse(expression, _ANY_JOB)
+        cron.parse(expression, ANY_JOB)
     except ScheduleError as error:
         faults.add("/schedule/cron", "invalid", error.detail)
         expression = "@daily"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-from uuid import UUID
-
 from starlette.requests import Request
 from starlette.responses import Response
 
 from noonday.api import bodies
-from noonday.api.checks import check_schedule
+from noonday.api.checks import ANY_JOB, check_schedule
 from noonday.api.context import context_of
 from noonday.api.documents import FireDocument, PreviewDocument, schedule_document, stamp
 from noonday.api.pages import json
@@ -18,8 +15,6 @@ from noonday.api.reading import Faults
 from noonday.api.schemas import PreviewBody, schedule_of
 from noonday.domain import preview
 from noonday.domain.preview import Fire
-
-_ANY_JOB: Final = UUID(int=0)
 
 
 async def show(request: Request) -> Response:
@@ -32,11 +27,11 @@ async def show(request: Request) -> Response:
     async with context_of(request).store.singly() as tx:
         now = await tx.clock()
     wanted = schedule_of(body.schedule, now)
-    fires = preview.fires(wanted, _ANY_JOB, body.after, now, body.count)
+    fires = preview.fires(wanted, ANY_JOB, body.after, now, body.count)
     return json(
         PreviewDocument(
             schedule_document(wanted),
-            preview.sentence(wanted, _ANY_JOB),
+            preview.sentence(wanted, ANY_JOB),
             [_document(fire) for fire in fires],
         )
     )

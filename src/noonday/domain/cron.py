@@ -145,8 +145,12 @@ def is_after_gap(expression: Expression, zone: ZoneInfo, at: datetime) -> bool:
     """Whether the expression fires at the instant ``at`` only because the clock skipped a local
     time that it names. (An instant that it does not name may also be one of older zone data.)"""
     wall = at.astimezone(zone).replace(tzinfo=None)
-    before = (at - SECOND).astimezone(zone).replace(tzinfo=None)
-    return before + SECOND < wall and expression.after(wall - SECOND) != wall
+    return unchanged(zone, at) < wall and expression.after(wall - SECOND) != wall
+
+
+def unchanged(zone: ZoneInfo, at: datetime) -> datetime:
+    """The local time that the clock would show at an instant, had it not been changed just then."""
+    return (at - SECOND).astimezone(zone).replace(tzinfo=None) + SECOND
 
 
 def pass_of(zone: ZoneInfo, at: datetime) -> Literal["first", "second"] | None:

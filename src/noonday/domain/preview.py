@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from noonday.domain import cron, schedule
 from noonday.domain.model import Cron, Interval, Once, Schedule
 
-SECOND: Final = timedelta(seconds=1)
 _UNITS: Final = ((604_800, "week"), (86_400, "day"), (3_600, "hour"), (60, "minute"))
 
 
@@ -48,13 +47,13 @@ def _fire(wanted: Schedule, job_id: UUID, at: datetime) -> Fire:
     zone = cron.zone_named(wanted.timezone)
     local = at.astimezone(zone)
     if cron.is_after_gap(cron.parse(wanted.cron, job_id), zone, at):
-        runs = not schedule.is_left_out(wanted, at, job_id)
-        before = (at - SECOND).astimezone(zone).replace(tzinfo=None) + SECOND
+        before = cron.unchanged(zone, at)
         skipped = f"The clock goes from {before:%Y-%m-%d %H:%M} to {local:%Y-%m-%d %H:%M}."
-        return Fire(at, local, runs, f"{skipped} A local time between them is meant.")
+        note = f"{skipped} A local time between them is meant."
+        return Fire(at, local, wanted.dst_gap == "run", note)
     times = cron.pass_of(zone, at)
-    note = None if times is None else f"{local:%H:%M} comes twice; this is the {times} time."
-    return Fire(at, local, True, note)
+    twice = None if times is None else f"{local:%H:%M} comes twice; this is the {times} time."
+    return Fire(at, local, True, twice)
 
 
 def sentence(wanted: Schedule, job_id: UUID) -> str:

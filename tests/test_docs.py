@@ -133,7 +133,9 @@ def shown(value: Any) -> list[str]:
         return []
     plain = list(value) if isinstance(value, tuple) else value
     plain = str(plain) if isinstance(plain, Path) else plain
-    return [json.dumps(int(plain) if isinstance(plain, float) else plain)]
+    if isinstance(plain, float) and plain.is_integer():
+        plain = int(plain)
+    return [json.dumps(plain)]
 
 
 def test_every_variable_that_a_page_names_is_a_setting() -> None:

@@ -85,6 +85,7 @@ class Call:
     query: Mapping[str, Any] = field(default_factory=dict)
     body: Any = None
     idempotency_key: str | None = None
+    if_match: str | None = None
     repeatable: bool = False
 
     def arguments(self) -> dict[str, Any]:
@@ -98,6 +99,8 @@ class Call:
             arguments["headers"]["Content-Type"] = "application/json"
         if self.idempotency_key is not None:
             arguments["headers"]["Idempotency-Key"] = self.idempotency_key
+        if self.if_match is not None:
+            arguments["headers"]["If-Match"] = self.if_match
         return arguments
 
 
@@ -197,6 +200,65 @@ class Jobs(Resource[_D_co, _I_co]):
             )
         )
 
+    def backfill(
+        self,
+        job_id: str,
+        *,
+        from_at: datetime | str,
+        to_at: datetime | str,
+        idempotency_key: str | None = None,
+        **terms: Any,
+    ) -> _D_co:
+        """Run the nominal times of a past range of a recurring job that have not run, as an
+        operation; see ``operations``. Both ends are included.
+
+        ``terms`` are the other fields of ``POST /v1/jobs/{id}/backfill``: ``rate_per_sec``,
+        ``lane``, ``priority``, ``reason``. With ``dry_run=True`` they are counted only.
+        """
+        return self._send(
+            Call(
+                "POST",
+                f"/v1/jobs/{_segment(job_id)}/backfill",
+                body={"from": from_at, "to": to_at, **terms},
+                idempotency_key=idempotency_key or str(uuid4()),
+                repeatable=True,
+            )
+        )
+
+    def update(
+        self,
+        job_id: str,
+        changes: Mapping[str, Any] | bytes,
+        *,
+        version: int | None = None,
+        dry_run: bool = False,
+    ) -> _D_co:
+        """Change a job by a merge patch: what is given replaces what is there, None takes it away.
+
+        With ``version`` only if the job still has that one (else 412), without it whichever it has.
+        ``dry_run`` changes nothing. The answer's ``changes`` say what it comes to.
+        """
+        tag = "*" if version is None else f'"v{version}"'
+        query = {"dry_run": "true"} if dry_run else {}
+        path = f"/v1/jobs/{_segment(job_id)}"
+        again = version is None or dry_run  # sent twice, the second would find another version
+        return self._send(
+            Call("PATCH", path, query=query, body=changes, if_match=tag, repeatable=again)
+        )
+
+    def pause(self, job_id: str, *, reason: str = "", until: datetime | str | None = None) -> _D_co:
+        """Fire nothing of a job until it is resumed, or until then."""
+        body = {"reason": reason, "until": until}
+        path = f"/v1/jobs/{_segment(job_id)}/pause"
+        return self._send(Call("POST", path, body=body, repeatable=True))
+
+    def resume(self, job_id: str, *, reason: str = "", catch_up: bool = False) -> _D_co:
+        """Let a job fire again; with ``catch_up`` it decides about what it left out, as after an
+        outage."""
+        body = {"reason": reason, "catch_up": catch_up}
+        path = f"/v1/jobs/{_segment(job_id)}/resume"
+        return self._send(Call("POST", path, body=body, repeatable=True))
+
     def explain(self, job_id: str) -> _D_co:
         """Why the job is, or is not, running now."""
         return self._send(_read(f"/v1/jobs/{_segment(job_id)}/explain"))
@@ -287,10 +349,18 @@ class Schedules(Resource[_D_co, _I_co]):
     """Schedules without jobs."""
 
     def preview(
-        self, schedule: Mapping[str, Any], *, count: int = 5, after: datetime | str | None = None
+        self,
+        schedule: Mapping[str, Any],
+        *,
+        count: int = 5,
+        after: datetime | str | None = None,
+        lane: str | None = None,
     ) -> _D_co:
-        """What a schedule would do, in English and by its next occurrences; nothing is created."""
-        body = {"schedule": schedule, "count": count, "after": after}
+        """What a schedule would do, in English and by its next occurrences; nothing is created.
+        ``lane`` is that of such a job, which may have a jitter for it."""
+        body: Document = {"schedule": schedule, "count": count, "after": after}
+        if lane is not None:
+            body["lane"] = lane
         return self._send(Call("POST", "/v1/schedules/preview", body=body, repeatable=True))
 
 
@@ -316,7 +386,8 @@ class Lanes(Resource[_D_co, _I_co]):
 
     def put(self, name: str, **settings: Any) -> _D_co:
         """For admins: make a lane, or change one: ``weight``, ``max_running``, ``ageing_sec``,
-        ``objective_sec``, ``sheddable``. What is not given stays; None takes a limit away."""
+        ``objective_sec``, ``sheddable``, ``jitter_sec``. What is not given stays; None takes a
+        limit away."""
         return self._send(Call("PUT", _lane(name), body=settings, repeatable=True))
 
     def delete(self, name: str) -> _D_co:
@@ -377,9 +448,10 @@ class Tenants(Resource[_D_co, _I_co]):
         return self._pages(_read("/v1/tenants"))
 
     def change(self, name: str, **settings: Any) -> _D_co:
-        """Change settings: ``max_payload_bytes``, ``keep_responses``, ``weight``; ``max_running``,
-        ``deliveries_per_sec`` and the quotas ``creates_per_sec``, ``creates_burst``,
-        ``create_bytes_per_sec`` and ``max_pending_jobs``, of which None takes one away."""
+        """Change settings: ``max_payload_bytes``, ``keep_responses``, ``weight``, ``jitter_sec``;
+        ``max_running``, ``deliveries_per_sec`` and the quotas ``creates_per_sec``,
+        ``creates_burst``, ``create_bytes_per_sec`` and ``max_pending_jobs``, of which None takes
+        one away."""
         path = f"/v1/tenants/{_segment(name)}"
         return self._send(Call("PATCH", path, body=settings, repeatable=True))
 
@@ -435,6 +507,16 @@ class Service(Resource[_D_co, _I_co]):
     def shards(self) -> _I_co:
         """The slices of timers and who owns each."""
         return self._pages(_read("/v1/shards"))
+
+    def backlog(self) -> _D_co:
+        """What is late after an outage, how fast it is caught up on, and what it waits for."""
+        return self._send(_read("/v1/backlog"))
+
+    def forecast(self, **filters: Any) -> _D_co:
+        """What is due in the next hours, minute by minute, by the parameters of
+        ``GET /v1/forecast``: ``hours``, ``lane``, ``target_host``, ``tenant``, ``hot_only``, and
+        ``jitter_sec`` to see what a jitter would do to it."""
+        return self._send(_read("/v1/forecast", filters))
 
     def alerts(self) -> _I_co:
         """What is wrong with the service, or was lately; what fires comes first."""

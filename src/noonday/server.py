@@ -15,7 +15,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -40,10 +40,13 @@ from noonday.loops import Loop
 from noonday.loops.admission import Admission
 from noonday.loops.admitting import Admitting
 from noonday.loops.alerts import Alerts
+from noonday.loops.backfills import Backfills
+from noonday.loops.catching_up import CatchingUp
 from noonday.loops.costs import TELL_SEC
 from noonday.loops.dependents import LOOK_SEC as FAMILIES_SEC
 from noonday.loops.dependents import Dependents
 from noonday.loops.fairness import REFRESH_SEC, Fairness
+from noonday.loops.forecasting import Forecasting
 from noonday.loops.gauges import Gauges
 from noonday.loops.janitor import Janitor
 from noonday.loops.lookout import LOOK_SEC, SLOWLY, Lookout
@@ -53,12 +56,14 @@ from noonday.loops.pacing import Pacing
 from noonday.loops.pending import Recount
 from noonday.loops.reaper import Reaper
 from noonday.loops.replays import Replays
+from noonday.loops.resuming import Resuming
 from noonday.loops.retries import Retries
 from noonday.loops.scaling import Scaling
-from noonday.loops.scheduler import Scheduler
+from noonday.loops.scheduler import BATCH, Scheduler
 from noonday.loops.vitals import Reporter
 from noonday.settings import Settings
 from noonday.store import (
+    Row,
     Store,
     Tx,
     api_keys,
@@ -193,7 +198,10 @@ async def scheduler(node: Node) -> None:
     """Timers become runs; retries, replays, expired leases and old partitions are looked after."""
     store, metrics, backlogs, ranks = node.store, node.metrics, node.backlogs, node.ranker.ranks
     poll_sec = node.wakeups.poll_sec
-    part = Scheduler(store, node.id, node.name, metrics, node.wakeups, ranks, backlogs=backlogs)
+    settings = node.settings
+    late = CatchingUp(metrics, BATCH, settings.catch_up_share, settings.catch_up_limit_sec)
+    node.ranker.share_with_late(settings.catch_up_share)
+    part = Scheduler(store, node.id, node.name, metrics, node.wakeups, ranks, backlogs, late)
     try:
         await part.keep_shards()
     except StoreUnavailable as error:
@@ -217,7 +225,7 @@ async def scheduler(node: Node) -> None:
     lookout = Lookout(store)
     _let_go(node, lookout)
     _seldom(node, lookout)
-    _lead(node, lookout, leads=lambda: 0 in part.epochs)
+    _lead(node, lookout, leads=lambda: 0 in part.epochs, told=late.lanes_stand_at)
     # (Without wake-ups it finds in time what they would have told.)
     node.loop("lookout", lookout.tick, pause_sec=lambda: min(LOOK_SEC, poll_sec()), steady=True)
 
@@ -251,22 +259,34 @@ def _seldom(node: Node, lookout: Lookout) -> None:
     node.loop("dependents sweep", dependents.look, pause_sec=FAMILIES_SEC, steady=True)
     bulk = node.loop("operations", Operations(store, backlogs).tick, pause_sec=SELDOM_SEC)
     lookout.on("operations", bulk.wake)
+    past = Backfills(store, metrics, node.wakeups, node.ranker.ranks)
+    fill = node.loop("backfills", past.tick, pause_sec=SELDOM_SEC, sleep_for=past.sleep_for)
+    lookout.on("operations", fill.wake)
+    resume = node.loop("resuming", Resuming(store).tick, pause_sec=SELDOM_SEC, steady=True)
+    lookout.on("pauses", resume.wake)
     replays = Replays(store, metrics, node.wakeups, node.ranker.ranks, backlogs=backlogs)
     move = node.loop("replays", replays.tick, pause_sec=SELDOM_SEC, sleep_for=replays.sleep_for)
     lookout.on("replays", move.wake)
 
 
-def _lead(node: Node, lookout: Lookout, leads: Callable[[], bool]) -> None:
+def _lead(
+    node: Node,
+    lookout: Lookout,
+    leads: Callable[[], bool],
+    told: Callable[[Sequence[Row]], None],
+) -> None:
     """What one scheduler at a time does, or does for all."""
     settings, store, metrics = node.settings, node.store, node.metrics
     janitor = Janitor(store, node.blobs(), settings.retention, metrics, leads=leads)
     node.loop("janitor", janitor.tick, pause_sec=60.0, steady=True, sleep_for=janitor.sleep_for)
     objective = settings.objective_of
-    counts = Gauges(store, metrics, node.wakeups, objective=objective, leads=leads)
+    counts = Gauges(store, metrics, node.wakeups, objective=objective, leads=leads, told=told)
     node.loop("gauges", counts.tick, pause_sec=GAUGES_SEC, steady=True)
     recount = Recount(store, metrics, leads=leads)
     count = node.loop("recount", recount.tick, pause_sec=SELDOM_SEC, steady=True)
     lookout.on("counted", count.wake, every=SLOWLY)
+    forecasting = Forecasting(store, every_sec=settings.forecast_every_sec, leads=leads)
+    node.loop("forecast", forecasting.tick, pause_sec=SELDOM_SEC)
     _alerts(node, leads)
     scales = Scaling(
         store,

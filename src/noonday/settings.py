@@ -108,6 +108,14 @@ class Settings(msgspec.Struct, frozen=True):
     """Seconds that a run may wait although it could be claimed; longer is an alert."""
     lane_objectives: tuple[_Objective, ...] = ()
     """Lanes with objectives of their own, in seconds: ``batch=3600``."""
+
+    catch_up_share: Annotated[float, msgspec.Meta(ge=0.01, le=0.99)] = 0.5
+    """After an outage: the most that what is late gets beside what is due now, of schedulers and,
+    for each tenant, of slots."""
+    catch_up_limit_sec: Annotated[float, msgspec.Meta(ge=1, le=604_800)] = 30.0
+    """Seconds that the runs of a lane may have waited for its recurring timers that are late to be
+    fired as well; the most urgent ones are for twice as long."""
+
     alert_url: str | None = None
     """Where notices of alerts are posted; none means nowhere. Private addresses are allowed."""
     alert_authorization: str | None = None
@@ -123,6 +131,9 @@ class Settings(msgspec.Struct, frozen=True):
     come."""
     scale_down_sec: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 300.0
     """Seconds that slots are wanted on although nothing needs them."""
+
+    forecast_every_sec: Annotated[float, msgspec.Meta(ge=10, le=86_400)] = 300.0
+    """Seconds from one forecast of the next 72 hours to the next one, at the least."""
 
     worker_pools: tuple[str, ...] = ("critical=16", "default,batch,*=48", "long=32")
     """The slots of one worker process, each of which carries out an attempt at a time, and the

@@ -308,6 +308,11 @@ class Metrics:
         self._lag = self._histogram(
             "materialization_lag_seconds", "How late the oldest timer of a tick was", _WAIT_SEC
         )
+        self._caught_up = self._counter("late_timers_fired", "Timers fired long after their time")
+        self._catching_up = self._gauge("catching_up", "1 while it finds timers that are late")
+        self._delayed = self._gauge(
+            "late_timers_delayed", "Late timers that wait since runs of their lane do"
+        )
         self._ticks = _Bound(
             self._histogram("tick_seconds", "Time a tick took, by loop", _WORK_SEC, "loop"), 32
         )
@@ -380,6 +385,15 @@ class Metrics:
     def materialization_lag(self, late_sec: float) -> None:
         """The oldest timer of a tick was ``late_sec`` past its due time."""
         self._lag.observe(max(late_sec, 0.0))
+
+    def caught_up(self, count: int) -> None:
+        """So many timers were fired long after their time."""
+        self._caught_up.inc(count)
+
+    def catch_up_stands_at(self, active: bool, delayed: int) -> None:
+        """Whether timers are late, and how many of them wait for runs of their lane."""
+        self._catching_up.set(int(active))
+        self._delayed.set(delayed)
 
     # --- attempts
 

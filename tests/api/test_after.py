@@ -220,9 +220,10 @@ async def test_every_edge_leads_to_a_newer_job(api: Api) -> None:
     first = await api.admin.create()
     second = await api.admin.create(after=[first])
     third = await api.admin.create(after=[first, second])
-    for method in ("PATCH", "PUT"):
-        changed = await api.admin.call(method, f"/v1/jobs/{first}", {"after": [third]})
-        assert changed.status == 405
+    path, after = f"/v1/jobs/{first}", {"after": [third]}
+    assert (await api.admin.call("PUT", path, after)).status == 405
+    changed = await api.admin.call("PATCH", path, after, if_match="*")
+    assert (changed.status, changed.body["errors"][0]["code"]) == (422, "immutable")
     async with api.store.transaction() as tx:
         assert await tx.value("SELECT bool_and(parent_id < child_id) FROM dependencies")
 

@@ -172,8 +172,10 @@ async def test_many_jobs_are_cancelled_by_a_filter_and_the_others_stay(api: Api)
     later = await api.admin.create(name="old-but-later", schedule=LATER)
     await through(api.store)
     operation = (await api.admin.get(made.headers["location"])).body
-    assert (operation["state"], operation["cancelled"]) == ("DONE", 8)
+    assert (operation["state"], operation["done"]) == ("DONE", 8)
     assert operation["looked_at"] >= 11
+    assert operation["skipped"] == operation["looked_at"] - 8
+    assert (operation["total"], operation["job_id"]) == (None, None)
     for job, status in [*((job, "CANCELLED") for job in old), *((job, "PENDING") for job in new),
                         (later, "PENDING")]:  # fmt: skip
         assert (await api.admin.get(f"/v1/jobs/{job}")).body["status"] == status

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from noonday.domain.breaker import pauses, target_of
+from noonday.domain.catch_up import Delay, Report
 from noonday.domain.explaining import Constraint
 from noonday.domain.lane_clock import LaneReport
 from noonday.domain.ranking import queued, seconds
@@ -88,6 +89,30 @@ async def test_what_is_due_and_not_materialized_waits_for_a_scheduler(
     assert told["constraint"] == Constraint.SCHEDULER
     assert ("no scheduler" in told["detail"]) is not owned
     assert "1 min 3" in told["detail"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "priority", "waits"),
+    [("interval", 4, True), ("interval", 3, False), ("once", 9, False)],
+)
+async def test_what_is_late_and_recurs_may_wait_for_its_lane(
+    api: Api, schedule: str, priority: int, waits: bool
+) -> None:
+    how: dict[str, Any] = {"run_at": LATER} if schedule == "once" else {"interval_sec": 3_600}
+    job = await api.admin.create(schedule={"type": schedule, **how}, priority=priority)
+    await do(
+        api,
+        "DELETE FROM runs",
+        "UPDATE timers SET due_at = now() - interval '90 seconds'",
+        "UPDATE shards SET owner_id = gen_random_uuid(), leased_until = now() + interval '10 s'",
+    )
+    async with api.store.transaction() as tx:
+        delay = Delay(await tx.clock(), 50.0, 4)
+        report = Report(0.5, 30.0, delays={"default": delay})
+        await workers.report(tx, uuid4(), "scheduler", "one", catch_up=report)
+    told = await explained(api, job)
+    assert told["constraint"] == Constraint.SCHEDULER
+    assert ("runs of its lane have waited for 50 s" in told["detail"]) is waits
 
 
 @pytest.mark.parametrize(

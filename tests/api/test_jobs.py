@@ -323,7 +323,7 @@ async def test_after_a_cancel_no_tick_materializes_the_job(api: Api) -> None:
         await tx.open_with(locks.sharing([shard]))
         due = occurrences.Fired(job["id"], timer["due_at"], 1, timer["seq"], shard, 1)
         entry = occurrences.Entry(
-            job["id"], timer["occurrence_at"], timer["due_at"], None, None, False
+            job["id"], timer["occurrence_at"], timer["due_at"], None, None, None
         )
         done = await occurrences.materialize(tx, [due], [entry], [], await tx.clock())
     assert (done["fired"], done["ready"]) == (0, 0)
@@ -362,6 +362,28 @@ async def test_a_job_that_does_not_overlap_itself_is_not_triggered_while_it_runs
     assert (await api.admin.post(f"/v1/jobs/{job}/trigger")).status == 202
     allowed = await api.admin.create(schedule={**EVERY_HOUR, "overlap": "allow"})
     assert (await api.admin.post(f"/v1/jobs/{allowed}/trigger")).status == 202
+
+
+@pytest.mark.parametrize("overlap", ["queue", "replace"])
+async def test_a_trigger_waits_for_what_its_job_is_doing(api: Api, overlap: str) -> None:
+    job = await api.admin.create(schedule={**EVERY_HOUR, "overlap": overlap})
+    first = await api.admin.post(f"/v1/jobs/{job}/trigger")
+    second = await api.admin.post(f"/v1/jobs/{job}/trigger")
+    assert [answer.status for answer in (first, second)] == [202, 202]
+    run = (await api.admin.get(f"/v1/runs/{second.body['id']}")).body
+    assert (run["state"], run["hold"]) == ("READY", "overlap")
+    assert run["hold_reason"] == "waits for the end of another run of its job"
+    assert (await api.admin.get(f"/v1/runs/{first.body['id']}")).body["hold"] is None
+
+
+async def test_a_job_that_ends_at_once_still_has_its_only_occurrence(api: Api) -> None:
+    document = {"type": "interval", "interval_sec": 60, "max_occurrences": 1}
+    answer = await api.admin.post("/v1/jobs", a_job(schedule=document))
+    assert len(answer.body["next_fires"]) == 1
+    assert answer.body["schedule"]["max_occurrences"] == 1
+    gone = document | {"ends_at": "2020-01-01T00:00:00Z"}
+    refused = await api.admin.post("/v1/jobs", a_job(schedule=gone))
+    assert [each["pointer"] for each in refused.body["errors"]] == ["/schedule/ends_at"]
 
 
 async def test_a_cancelled_job_is_not_triggered(api: Api) -> None:

@@ -45,6 +45,7 @@ async def test_four_lanes_are_ready_made_and_anybody_may_see_them(api: Api) -> N
     assert found["batch"] == {
         "name": "batch", "state": "OPEN", "reason": None, "since": None, "by": None, "weight": 1.0,
         "max_running": None, "ageing_sec": 6.0, "objective_sec": None, "sheddable": True,
+        "jitter_sec": None,
         "counts": None, "scaling": None,
     }  # fmt: skip
     assert found["critical"]["weight"] > found["default"]["weight"] > found["long"]["weight"]

@@ -5,7 +5,8 @@ A route without a case here fails.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from noonday.domain.roles import Role
 from noonday.store import Store
 from tests.support.database_locks import value
 from tests.support.outcomes import bring
-from tests.support.servers import NOW, Api, Client, a_job
+from tests.support.servers import NIGHTLY, NOW, Api, Client, a_job
 
 MISSING_JOB = "00000000-0000-7000-8000-000000000000"
 MISSING_RUN = f"{MISSING_JOB.replace('-', '')}-s1000000"
@@ -31,6 +32,7 @@ class Things:
     letter: str
     operation: str
     replay: str
+    recurring: str
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,14 @@ class Case:
     tenants: bool = True
     """False where admins see all tenants."""
     query: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 A_TENANT = {"name": "gamma"}
 A_KEY = {"tenant": "alpha", "role": "viewer"}
 JOB = Case(thing="job", missing=MISSING_JOB)
+A_DAY_AGO = datetime.now(UTC) - timedelta(days=1)
+YESTERDAY = {"from": A_DAY_AGO.isoformat(), "to": A_DAY_AGO.isoformat()}
 
 CASES = {
     "create_job": Case(a_job()),
@@ -56,9 +61,14 @@ CASES = {
     "get_job": JOB,
     "cancel_job": JOB,
     "trigger_job": Case({}, "job", MISSING_JOB),
+    "backfill_job": Case(YESTERDAY, "recurring", MISSING_JOB),
+    "change_job": Case({"priority": 1}, "job", MISSING_JOB, headers={"if_match": "*"}),
+    "pause_job": Case({}, "job", MISSING_JOB),
+    "resume_job": Case({}, "job", MISSING_JOB),
     "list_executions": JOB,
     "list_occurrences": JOB,
     "explain_job": JOB,
+    "get_forecast": Case(tenants=False),
     "get_run": Case(thing="run", missing=MISSING_RUN),
     "cancel_run": Case({}, "run", MISSING_RUN),
     "cancel_jobs": Case({"filter": {"lane": "long"}}),
@@ -87,6 +97,7 @@ CASES = {
     "delete_lane": Case(missing="nothing"),
     "pause_lane": Case({}, missing="nothing"),
     "resume_lane": Case({}, missing="nothing"),
+    "get_backlog": Case(),
     "list_tenants": Case(tenants=False),
     "create_tenant": Case(A_TENANT, tenants=False),
     "get_tenant": Case(missing="nobody", tenants=False),
@@ -133,7 +144,7 @@ async def things_of(api: Api, client: Client) -> Things:
     operation = (await client.post("/v1/jobs:cancel", {"filter": {"name_prefix": "none"}})).body
     replay = (await client.post("/v1/dlq/replays", {"filter": {"reason": "killed"}})).body
     names = run["data"][0]["run_id"], dead["id"], operation["id"], replay["id"]
-    return Things(await client.create(), *names)
+    return Things(await client.create(), *names, await client.create(schedule=NIGHTLY))
 
 
 async def state_of(store: Store) -> Any:
@@ -152,6 +163,7 @@ async def state_of(store: Store) -> Any:
             "api_keys",
             "lanes",
             "limits",
+            "pauses",
         )
     ]
 
@@ -163,20 +175,22 @@ async def test_a_key_may_do_what_its_role_allows_and_nothing_more(api: Api) -> N
     for route in ROUTES:
         if route.role is None:
             continue
-        path, body = path_of(route, things), CASES[route.name].body
+        case = CASES[route.name]
+        path, body = path_of(route, things), case.body
         answer = await api.anonymous().call(route.method, path, body)
         assert (answer.status, answer.code) == (401, "unauthorized"), route.name
         assert answer.headers["www-authenticate"].startswith("Bearer")
         for role, client in clients.items():
             if role < route.role:
-                answer = await client.call(route.method, path, body)
+                answer = await client.call(route.method, path, body, **case.headers)
                 assert (answer.status, answer.code) == (403, "forbidden"), (route.name, role)
     assert await state_of(api.store) == before
     for route in ROUTES:
         for role in Role:
             if role == route.role:
-                path, body = path_of(route, things), CASES[route.name].body
-                answer = await clients[role].call(route.method, path, body)
+                case = CASES[route.name]
+                path, body = path_of(route, things), case.body
+                answer = await clients[role].call(route.method, path, body, **case.headers)
                 assert answer.status not in (401, 404) or CASES[route.name].missing, route.name
                 assert answer.status < 500, route.name
 
@@ -189,17 +203,18 @@ async def test_what_belongs_to_another_tenant_does_not_exist(api: Api, route: Ro
     assert case.missing
     stranger = await api.client(Role.ADMIN, "beta")
     before = await state_of(api.store)
-    theirs = await stranger.call(route.method, path_of(route, things), case.body, x_request_id="r")
+    headers = case.headers | {"x_request_id": "r"}
+    theirs = await stranger.call(route.method, path_of(route, things), case.body, **headers)
     missing = await stranger.call(
         route.method,
         route.path.replace("{id}", case.missing) + case.query,
         case.body,
-        x_request_id="r",
+        **headers,
     )
     assert (theirs.status, theirs.code) == (404, "not_found")
     assert theirs.raw == missing.raw
     assert await state_of(api.store) == before
-    mine = await api.admin.call(route.method, path_of(route, things), case.body)
+    mine = await api.admin.call(route.method, path_of(route, things), case.body, **case.headers)
     assert mine.status < 300
 
 

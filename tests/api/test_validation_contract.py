@@ -54,13 +54,13 @@ CONTRACT: dict[str, Any] = {
 
 LATER = "not_supported"
 FIELDS: list[tuple[str, dict[Any, str | None]]] = [
-    ("/schedule/misfire", {"one": None, "skip": LATER, "all": LATER}),
-    ("/schedule/overlap", {"allow": None, "skip": None, "queue": LATER, "replace": LATER}),
+    ("/schedule/misfire", {"one": None, "skip": None, "all": None}),
+    ("/schedule/overlap", dict.fromkeys(("allow", "skip", "queue", "replace"))),
     ("/schedule/dst_gap", {"run": None, "skip": None}),
     ("/schedule/dst_fold", {"first": None, "second": None, "both": None}),
     ("/schedule/starts_at", {None: None, "2027-01-01T00:00:00Z": None}),
-    ("/schedule/ends_at", {None: None, "2027-01-01T00:00:00Z": LATER, 5: LATER}),
-    ("/schedule/max_occurrences", {None: None, 1: LATER, "x": LATER}),
+    ("/schedule/ends_at", {None: None, "2027-01-01T00:00:00Z": None, 5: "wrong_type"}),
+    ("/schedule/max_occurrences", {None: None, 1: None, 0: "out_of_range", "x": "wrong_type"}),
     ("/target/type", {"http": None, "script": LATER, "container": LATER, "pull": LATER}),
     ("/target/method", dict.fromkeys(("POST", "PUT", "PATCH", "GET", "DELETE"))),
     ("/priority", dict.fromkeys(range(10))),
@@ -102,8 +102,9 @@ def test_each_value_of_the_contract_is_carried_out_or_refused_by_name(
 
 @pytest.mark.parametrize("field", ["misfire", "overlap", "ends_at", "max_occurrences"])
 def test_intervals_know_the_same_fields_as_expressions(field: str) -> None:
-    refused = {"misfire": "all", "overlap": "queue"}.get(field, 5)
-    assert faults(every(60, **{field: refused})) == {f"/schedule/{field}": LATER}
+    taken = {"misfire": "all", "overlap": "queue", "ends_at": "2027-01-01T00:00:00Z"}.get(field, 5)
+    assert faults(every(60, **{field: taken})) == {}
+    assert faults(every(60, **{field: []})) == {f"/schedule/{field}": "wrong_type"}
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,8 @@ WRONG_TYPES: list[tuple[str, list[Any]]] = [
     ("/schedule/overlap", NOT_STRINGS),
     ("/schedule/misfire", NOT_STRINGS),
     ("/schedule/starts_at", [5, 1.5, True, [], {}]),
+    ("/schedule/ends_at", [5, 1.5, True, [], {}]),
+    ("/schedule/max_occurrences", ["5", 1.5, True, [], {}]),
     ("/target", NOT_OBJECTS),
     ("/target/type", NOT_STRINGS),
     ("/target/url", NOT_STRINGS),
@@ -164,6 +166,9 @@ REFUSED: list[tuple[str, str, list[Any]]] = [
     ("/schedule/overlap", "unknown_value", ["", "SKIP", "skip ", "none"]),
     ("/schedule/starts_at", "naive_time", ["2027-01-01T00:00:00"]),
     ("/schedule/starts_at", "out_of_range", ["2200-01-01T00:00:00Z", "1969-12-31T23:59:59Z"]),
+    ("/schedule/ends_at", "out_of_range", ["2200-01-01T00:00:00Z", "1969-12-31T23:59:59Z"]),
+    ("/schedule/misfire", "unknown_value", ["", "ALL", "none"]),
+    ("/schedule/max_occurrences", "out_of_range", [0, -1, 2_000_000_001, 2**63]),
     ("/target/method", "unknown_value", ["post", "HEAD", "CONNECT", "GET\r\n"]),
     ("/target/type", "unknown_value", ["", "HTTP", "smtp"]),
     ("/target/url", "wrong_length", ["https://a.b/" + "x" * 2048]),
@@ -206,6 +211,8 @@ def test_a_value_beyond_its_limits_is_refused_at_its_place(
         ("/schedule/jitter_sec", 86_400),
         ("/schedule/grace_sec", 0),
         ("/schedule/starts_at", None),
+        ("/schedule/ends_at", None),
+        ("/schedule/max_occurrences", 2_000_000_000),
         ("/target/timeout_sec", 0.1),
         ("/target/timeout_sec", 86_400),
         ("/priority", 9),
@@ -657,3 +664,18 @@ def test_what_is_no_media_type_is_refused(content_type: Any, code: str) -> None:
 def test_two_payloads_or_a_type_without_one_are_in_conflict() -> None:
     assert faults(GOOD | {"payload_base64": "YQ=="}) == {"/payload_base64": "conflict"}
     assert faults(GOOD | {"content_type": "text/plain"}) == {"/content_type": "conflict"}
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"ends_at": "2027-01-01T00:00:00Z", "starts_at": "2027-01-01T00:00:01Z"},
+        {"ends_at": "2027-01-01T00:00:00Z", "starts_at": "2199-01-01T00:00:00Z"},
+    ],
+)
+@pytest.mark.parametrize("base", [GOOD, every(60)])
+def test_an_end_before_the_start_is_refused_by_its_name(
+    base: dict[str, Any], schedule: dict[str, Any]
+) -> None:
+    body = base | {"schedule": base["schedule"] | schedule}
+    assert faults(body) == {"/schedule/ends_at": "out_of_range"}

@@ -153,7 +153,7 @@ def test_unreadable_bodies_are_answered_with_400_and_wrong_ones_with_422() -> No
     assert status(b"{") == (400, "malformed")
     assert status(b"[" * 100 + b"]" * 100) == (400, "too_deep")
     assert status(b"[]") == (422, "invalid")
-    later = GOOD | {"schedule": {"type": "cron", "cron": "0 0 * * *", "misfire": "all"}}
+    later = changed("/target/type", "script")
     assert status(json.dumps(later).encode()) == (422, "not_supported")
     assert status(json.dumps(GOOD | {"after": ["x"], "name": 1}).encode()) == (422, "invalid")
 

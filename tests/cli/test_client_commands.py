@@ -78,6 +78,11 @@ def test_address_and_key_come_from_options_then_variables_then_what_up_has_left(
         ("jobs get j", "GET /v1/jobs/j"),
         ("jobs cancel j", "DELETE /v1/jobs/j"),
         ("jobs trigger j", "POST /v1/jobs/j/trigger"),
+        ("jobs backfill j --from a --to b", "POST /v1/jobs/j/backfill"),
+        ("jobs pause j --until 2027-01-31T09:00:00Z", "POST /v1/jobs/j/pause"),
+        ("jobs resume j --catch-up", "POST /v1/jobs/j/resume"),
+        ("jobs update j --set priority=2", "PATCH /v1/jobs/j"),
+        ("jobs update j --set name=x --dry-run", "PATCH /v1/jobs/j?dry_run=true"),
         ("runs get r", "GET /v1/runs/r"),
         ("dlq get r", "GET /v1/dlq/r"),
         ("dlq show r", "GET /v1/dlq/r"),
@@ -93,6 +98,7 @@ def test_address_and_key_come_from_options_then_variables_then_what_up_has_left(
         ("tenants set shop --deliveries-per-sec none", "PATCH /v1/tenants/shop"),
         ("keys create --tenant shop", "POST /v1/api-keys"),
         ("keys revoke k", "DELETE /v1/api-keys/k"),
+        ("backlog", "GET /v1/backlog"),
     ],
 )
 def test_a_command_about_one_thing_shows_it(
@@ -118,6 +124,7 @@ def test_a_command_about_one_thing_shows_it(
         ("targets list --state OPEN", "/v1/targets?state=OPEN&limit=50"),
         ("lanes list", "/v1/lanes"),
         ("limits list", "/v1/limits"),
+        ("operations list", "/v1/operations"),
         ("dlq list --state DEAD", "/v1/dlq?state=DEAD&limit=50"),
         ("dlq replays list", "/v1/dlq/replays?limit=50"),
         ("tenants list", "/v1/tenants"),
@@ -137,6 +144,28 @@ def test_a_list_is_lines_for_people_and_an_array_for_programs(
     assert len(lines[0].split("\t")) == len(lines[1].split("\t"))
     assert json.loads(call(*arguments.split(), "--json").stdout) == [{"id": "x", "name": "n"}]
     assert server.received[0].path == path
+
+
+def test_a_backfill_is_asked_for_as_it_is_given(call: Call, server: ScriptedServer) -> None:
+    server.will(Answer(200, {"to_run": 3}), Answer(202, {"id": "o"}))
+    both = [
+        "jobs",
+        "backfill",
+        "j",
+        "--from",
+        "2027-01-01T00:00:00Z",
+        "--to",
+        "2027-01-02T00:00:00Z",
+    ]
+    assert call(*both, "--dry-run").stdout == "to_run\t3\n"
+    terms = ["--rate", "2.5", "--lane", "default", "--priority", "9", "--reason", "outage"]
+    assert call(*both, *terms).exit_code == 0
+    ends = {"from": "2027-01-01T00:00:00Z", "to": "2027-01-02T00:00:00Z"}
+    assert [received.json for received in server.received] == [
+        {**ends, "dry_run": True, "reason": ""},
+        {**ends, "dry_run": False, "reason": "outage", "rate_per_sec": 2.5, "lane": "default",
+         "priority": 9},
+    ]  # fmt: skip
 
 
 def test_a_list_stops_at_the_limit_and_says_so(call: Call, server: ScriptedServer) -> None:
@@ -218,6 +247,61 @@ def test_a_preview_is_a_sentence_and_a_line_for_each_occurrence(
     assert json.loads(server.received[1].body)["schedule"] == {
         "type": "interval", "interval_sec": 900,
     }  # fmt: skip
+
+
+FORECAST: dict[str, Any] = {
+    "computed_at": "2027-03-01T09:40:12.113Z",
+    "starts_at": "2027-03-01T09:41:00.000Z",
+    "ends_at": "2027-03-01T11:41:00.000Z",
+    "estimated": True,
+    "occurrences": 2_406.0,
+    "outlook": {"hot_minutes": 1, "busiest_at": "2027-03-01T10:00:00.000Z", "busiest": 1_202.0},
+    "with_jitter": {"hot_minutes": 0, "busiest_at": "2027-03-01T10:00:00.000Z", "busiest": 241.5},
+    "minutes": [
+        {"at": "2027-03-01T10:00:00.000Z", "occurrences": 1_202.0, "hot": True},
+        {"at": "2027-03-01T10:01:00.000Z", "occurrences": 1.5, "hot": False},
+    ],
+    "hot": [
+        {
+            "at": "2027-03-01T10:00:00.000Z",
+            "occurrences": 1_202.0,
+            "tenants": [{"name": "shop", "occurrences": 1_200.0}],
+            "lanes": [{"name": "default", "occurrences": 1_202.0}],
+            "target_hosts": [{"name": "a.b", "occurrences": 9.0}, {"name": None, "occurrences": 2}],
+        }
+    ],
+}
+
+
+def test_a_forecast_says_what_is_hot_and_whose_it_is(call: Call, server: ScriptedServer) -> None:
+    server.will(*[Answer(200, FORECAST)] * 3)
+    lines = call("forecast", "--hours", "2", "--jitter-sec", "300").stdout.splitlines()
+    assert server.received[0].path == "/v1/forecast?hours=2&jitter_sec=300&hot_only=true"
+    assert "about 2,406 occurrences; 1 hot minute, 1,202 in the busiest, 2027-" in lines[0]
+    assert lines[1].startswith("With a jitter of 300 s: 0 hot minutes, 242 in the busiest")
+    assert "a.b 9, others 2" in lines[3]
+    assert len(lines) == 4
+    lines = call("forecast", "--minutes", "--lane", "batch", "--tenant", "shop").stdout.splitlines()
+    assert server.received[1].path == "/v1/forecast?hours=72&lane=batch&tenant=shop"
+    assert lines[-1].startswith("2027-03-01T10:01:00.000Z\t1.5\tno")
+    assert json.loads(call("forecast", "--json").stdout) == FORECAST
+
+
+def test_a_forecast_that_was_not_made_yet_is_said_to_be_none(
+    call: Call, server: ScriptedServer
+) -> None:
+    server.will(Answer(200, {"computed_at": None, "hot": [], "minutes": []}))
+    assert call("forecast").stdout.splitlines()[0] == "No scheduler has counted yet."
+
+
+def test_settings_of_jitter_are_sent_as_they_are_given(call: Call, server: ScriptedServer) -> None:
+    server.will(*[Answer(200, {})] * 3)
+    call("tenants", "set", "shop", "--jitter-sec", "300")
+    call("lanes", "set", "batch", "--jitter-sec", "0")
+    call("lanes", "set", "batch", "--jitter-sec", "none")
+    assert [json.loads(each.body) for each in server.received] == [
+        {"jitter_sec": 300}, {"jitter_sec": 0}, {"jitter_sec": None},
+    ]  # fmt: skip
 
 
 def test_a_job_may_be_told_to_wait_for_others(call: Call, server: ScriptedServer) -> None:
@@ -438,3 +522,46 @@ def test_limits_are_set_and_cleared(
 )  # fmt: skip
 def test_a_limit_that_cannot_be_is_a_wrong_usage(call: Call, arguments: str) -> None:
     assert call(*arguments.split()).exit_code == 2
+
+
+def test_a_change_says_field_by_field_what_is_other_from_now_on(
+    call: Call, server: ScriptedServer
+) -> None:
+    server.will(Answer(200, {"id": "j"}))
+    shown = call(
+        "jobs", "update", "j", "--set", "schedule.cron=0 4 * * *", "--set", "priority=2",
+        "--set", "labels.env=null", "--set", "schedule.jitter_sec=5", "-d", '{"b": 1}',
+        "--version", "3",
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown
+    (received,) = server.received
+    assert received.headers["If-Match"] == '"v3"'
+    assert received.json == {
+        "schedule": {"cron": "0 4 * * *", "jitter_sec": 5},
+        "priority": 2,
+        "labels": {"env": None},
+        "payload_base64": received.json["payload_base64"],
+        "content_type": "application/json",
+    }
+    assert b64decode(received.json["payload_base64"]) == b'{"b": 1}'
+
+
+def test_a_whole_patch_is_sent_as_it_stands_in_a_file(
+    call: Call, server: ScriptedServer, here: Path
+) -> None:
+    server.will(Answer(200, {"id": "j"}))
+    (here / "patch.json").write_text('{"name":  "x"}')
+    assert call("jobs", "update", "j", "--file", "patch.json").exit_code == 0
+    (received,) = server.received
+    assert (received.body, received.headers["If-Match"]) == (b'{"name":  "x"}', "*")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["", "--set name", "--set name=x --set name.y=z", "--file patch.json --set name=x"],
+)
+def test_a_change_that_says_nothing_or_too_much_is_not_sent(
+    call: Call, server: ScriptedServer, arguments: str
+) -> None:
+    assert call("jobs", "update", "j", *arguments.split()).exit_code == 2
+    assert server.received == []

@@ -204,6 +204,19 @@ def test_a_trigger_whose_answer_was_lost_is_sent_again_under_the_same_key(
     assert len({received.headers["Idempotency-Key"] for received in server.received}) == 1
 
 
+def test_a_change_for_one_version_is_not_sent_again_and_one_for_any_is(
+    server: ScriptedServer, client: Client
+) -> None:
+    server.will(HANG_UP, Answer(200, {"id": "j"}), HANG_UP)
+    assert client.jobs.update("j", {"priority": None}) == {"id": "j"}
+    assert [received.headers["If-Match"] for received in server.received] == ["*", "*"]
+    assert server.received[0].json == {"priority": None}
+    with pytest.raises(NoondayConnectionError):
+        client.jobs.update("j", {"priority": 1}, version=4)
+    assert len(server.received) == 3
+    assert server.received[2].headers["If-Match"] == '"v4"'
+
+
 def test_ids_cannot_change_the_path(server: ScriptedServer, client: Client) -> None:
     server.will(Answer(200, {}))
     client.runs.get("../jobs?x=1#y")
@@ -230,12 +243,33 @@ def test_instants_are_sent_with_their_offset_and_naive_ones_refused(
         client.jobs.create({"payload": float("nan")})
 
 
+DAY = datetime(2027, 1, 1, tzinfo=UTC)
+
+
+def test_a_backfill_is_asked_for_under_a_key(server: ScriptedServer, client: Client) -> None:
+    server.will(BUSY, Answer(202, {"id": "o"}))
+    made = client.jobs.backfill("j", from_at=DAY, to_at=DAY, rate_per_sec=2, dry_run=False)
+    assert made == {"id": "o"}
+    first, second = server.received
+    at = "2027-01-01T00:00:00+00:00"
+    assert first.json == {"from": at, "to": at, "rate_per_sec": 2, "dry_run": False}
+    assert first.headers["Idempotency-Key"] == second.headers["Idempotency-Key"]
+
+
 def test_every_call_reaches_its_route(server: ScriptedServer, client: Client) -> None:
     empty = page([], None)
     calls: list[tuple[Any, Answer, str]] = [
         (lambda: client.jobs.get("j"), Answer(), "GET /v1/jobs/j"),
         (lambda: client.jobs.delete("j"), Answer(), "DELETE /v1/jobs/j"),
         (lambda: client.jobs.trigger("j"), Answer(202), "POST /v1/jobs/j/trigger"),
+        (
+            lambda: client.jobs.backfill("j", from_at=DAY, to_at="2027-01-02T00:00:00Z"),
+            Answer(202),
+            "POST /v1/jobs/j/backfill",
+        ),
+        (lambda: client.jobs.update("j", {}), Answer(), "PATCH /v1/jobs/j"),
+        (lambda: client.jobs.pause("j"), Answer(), "POST /v1/jobs/j/pause"),
+        (lambda: client.jobs.resume("j"), Answer(), "POST /v1/jobs/j/resume"),
         (lambda: list(client.jobs.executions("j")), empty, "GET /v1/jobs/j/executions"),
         (lambda: list(client.jobs.occurrences("j")), empty, "GET /v1/jobs/j/occurrences"),
         (
@@ -284,6 +318,12 @@ def test_every_call_reaches_its_route(server: ScriptedServer, client: Client) ->
         (lambda: client.limits.clear_key("k"), Answer(), "DELETE /v1/limits/keys/k"),
         (lambda: list(client.service.workers()), empty, "GET /v1/workers"),
         (lambda: list(client.service.shards()), empty, "GET /v1/shards"),
+        (client.service.backlog, Answer(), "GET /v1/backlog"),
+        (
+            lambda: client.service.forecast(hours=2, jitter_sec=60),
+            Answer(),
+            "GET /v1/forecast?hours=2&jitter_sec=60",
+        ),
         (lambda: list(client.service.alerts()), empty, "GET /v1/alerts"),
         (lambda: list(client.service.audit()), empty, "GET /v1/audit"),
     ]
@@ -322,3 +362,11 @@ def test_the_client_imports_nothing_else_of_noonday_and_only_when_asked_for() ->
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert shown.stdout.split() == ["noonday", "noonday.client"]
+
+
+async def test_a_backfill_is_asked_for_asynchronously(server: ScriptedServer) -> None:
+    server.will(Answer(200, {"to_run": 3}))
+    async with AsyncClient(server.url, "nd_id_secret") as client:
+        counted = await client.jobs.backfill("j", from_at=DAY, to_at=DAY, dry_run=True)
+    assert counted == {"to_run": 3}
+    assert server.received[0].json["dry_run"] is True

@@ -6,7 +6,7 @@ import time
 import zoneinfo
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Literal
 from uuid import UUID
 
@@ -340,3 +340,37 @@ def test_the_zone_of_the_server_does_not_matter(server_zone: str, day: str) -> N
     )
     hours = schedule.upcoming(hourly, NIL, start, 24)
     assert hours == [start + timedelta(hours=n) for n in range(1, 25)]
+
+
+# --- Many in a row ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "zone", ["UTC", "Europe/Paris", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia"]
+)
+@pytest.mark.parametrize(
+    "text",
+    ["30 2 * * *", "*/20 * * * *", "0,30 1-3 * * *", "15 0 L * *", "59 59 23 * * *", "0 0 29 2 *",
+     "0 */7 2 * * *", "0 0 13 * FRI"],
+)  # fmt: skip
+@pytest.mark.parametrize("fold", ["first", "second", "both"])
+def test_many_in_a_row_are_what_is_found_one_by_one(
+    text: str, zone: str, fold: Literal["first", "second", "both"]
+) -> None:
+    wanted = Cron(text, zone, dst_fold=fold)
+    for start in ("2011-12-28T05:00", "2027-03-12T23:59:59", "2027-04-02", "2027-10-29T12:00",
+                  "2027-11-05T00:30"):  # fmt: skip
+        after = at(start)
+        one_by_one = schedule.upcoming(wanted, NIL, after, 300)
+        in_a_row = islice(schedule.each_after(wanted, after, NIL), 300)
+        assert list(in_a_row) == one_by_one, start
+
+
+def test_many_in_a_row_end_where_the_schedule_does() -> None:
+    first, last = at("2027-01-01T00:00"), at("2027-01-04T00:00")
+    wanted = Cron("0 0 * * *", starts_at=first, ends_at=last)
+    found = list(schedule.each_after(wanted, first - timedelta(days=9), NIL))
+    assert (found[0], found[-1], len(found)) == (first, last, 4)
+    late = at("2199-12-30T12:00")
+    assert len(list(schedule.each_after(Cron("0 0 * * *"), late, NIL))) == 1
+    assert list(schedule.each_after(Cron("0 0 * * *"), at("2200-01-01T00:00"), NIL)) == []

@@ -209,6 +209,37 @@ def test_several_processes_share_as_one_does_within_a_fifth(rankers: int) -> Non
         assert served[tenant] / sum(served.values()) == pytest.approx(share, rel=0.2)
 
 
+# --- after an outage --------------------------------------------------------------------------
+
+
+def test_what_a_tenant_has_now_does_not_wait_behind_what_it_is_late_with() -> None:
+    lane, fresh = lane_of(), list[Run]()
+    lane.post(A, 4_000, overdue=True)
+
+    def post() -> None:
+        fresh.extend(lane.post(A))
+
+    lane.run(30, every(0.5, lane, post))
+    lane.run(1)
+    assert waits(fresh)[-1] <= 2 * TOOK
+    caught_up = len(lane.started) - len(fresh)
+    assert caught_up >= 0.7 * 30 * 8 / TOOK / 1.25, "all the rest is what is late"
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_what_is_late_has_its_share_of_a_tenant_that_has_more_than_enough_to_do(
+    share: float,
+) -> None:
+    lane = lane_of()
+    for ranker in lane.rankers:
+        ranker.share_with_late(share)
+    late = set(map(id, lane.post(A, 4_000, overdue=True)))
+    lane.post(A, 4_000)
+    lane.run(30)
+    started = [id(run) in late for run in lane.started]
+    assert sum(started) / len(started) == pytest.approx(share, abs=0.05)
+
+
 def test_a_process_that_starts_takes_over_where_the_others_stand() -> None:
     lane = lane_of(rankers=2)
     lane.post(A, 1_000)

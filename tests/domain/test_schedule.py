@@ -206,3 +206,31 @@ def test_jitter_moves_no_nominal_time_and_keeps_the_order() -> None:
     assert at == schedule.upcoming(plain, JOB, T, 10)
     due = [o + schedule.jitter(JOB, 300) for o in at]
     assert {b - a for a, b in pairwise(due)} == {timedelta(minutes=1)}
+
+
+# --- The end ----------------------------------------------------------------------------------
+
+ENDING = [Cron("0 10 * * *", ends_at=T + 48 * HOUR), Interval(86_400, T, ends_at=T + 48 * HOUR)]
+
+
+@pytest.mark.parametrize("job", ENDING)
+def test_the_last_occurrence_may_fall_on_the_very_end(job: Cron | Interval) -> None:
+    assert schedule.upcoming(job, JOB, T - TICK, 9) == [T, T + 24 * HOUR, T + 48 * HOUR]
+    sooner = msgspec.structs.replace(job, ends_at=T + 48 * HOUR - TICK)
+    assert schedule.upcoming(sooner, JOB, T - TICK, 9) == [T, T + 24 * HOUR]
+
+
+@pytest.mark.parametrize(
+    ("job", "field"),
+    [
+        (Cron("0 10 * * *", starts_at=T, ends_at=T - TICK), "ends_at"),
+        (Interval(60, T, ends_at=T - TICK), "ends_at"),
+        (Cron("0 10 * * *", starts_at=T + TICK, ends_at=T + HOUR), "ends_at"),
+        (Cron("0 10 * * *", ends_at=T.replace(year=2200)), "ends_at"),
+        (Cron("0 10 * * *", ends_at=T.replace(tzinfo=None)), "ends_at"),
+        (Cron("0 10 * * *", max_occurrences=0), "max_occurrences"),
+        (Interval(60, T, max_occurrences=2_000_000_001), "max_occurrences"),
+    ],
+)
+def test_an_end_that_cannot_be_is_refused_by_its_name(job: Cron | Interval, field: str) -> None:
+    assert refused(job) == field

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from unittest.mock import patch
 from uuid import UUID
 
 import msgspec
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noonday.domain import schedule
-from noonday.domain.model import Cron, Interval, Once, Schedule
+from noonday.domain.model import Cron, Interval, Misfire, Once, Schedule
 from noonday.domain.schedule import Plan
 
 JOB = UUID(int=7)
@@ -203,66 +204,172 @@ def test_a_job_that_has_no_further_occurrence_is_not_armed_again() -> None:
     assert done == Plan(fire=last, rearm=None)
 
 
+# --- All, and none ----------------------------------------------------------------------------
+
+
+def catching_up(job: Schedule, armed: datetime, now: datetime) -> list[Plan]:
+    """All that is decided at one time, step by step."""
+    done = [schedule.plan(job, armed, JOB, now)]
+    while done[-1].more:
+        before = done[-1]
+        assert before.rearm is not None
+        done.append(schedule.plan(job, before.rearm, JOB, now, catch_up_to=before.catch_up_to))
+    return done
+
+
+def test_all_of_an_outage_run_one_after_the_other_from_the_oldest_on() -> None:
+    job = Cron("* * * * *", misfire="all")
+    done = catching_up(job, T, T + 3 * MINUTE)
+    assert [plan.fire for plan in done] == [T + n * MINUTE for n in range(4)]
+    assert {plan.catch_up_to for plan in done[:-1]} == {T + 3 * MINUTE}
+    assert (done[-1].rearm, done[-1].catch_up_to) == (T + 4 * MINUTE, None)
+
+
+@pytest.mark.parametrize("due", [999, 1_000, 1_001, 5_000])
+def test_of_a_long_outage_the_last_thousand_run(due: int) -> None:
+    job = Interval(1, T, misfire="all")
+    done = catching_up(job, T, T + (due - 1) * SECOND)
+    missed = [each for plan in done for each in plan.missed]
+    assert missed == [(T + n * SECOND, "superseded") for n in range(due - 1_000)]
+    ran = [plan.fire for plan in done if plan.fire]
+    assert ran == [T + n * SECOND for n in range(max(due - 1_000, 0), due)]
+
+
+def test_what_comes_due_while_an_outage_is_caught_up_on_is_not_part_of_it() -> None:
+    job = Cron("* * * * *", misfire="all")
+    first = schedule.plan(job, T, JOB, T + MINUTE)
+    assert (first.fire, first.rearm, first.catch_up_to) == (T, T + MINUTE, T + MINUTE)
+    second = schedule.plan(job, T + MINUTE, JOB, T + 2 * MINUTE, catch_up_to=first.catch_up_to)
+    assert second == Plan(fire=T + MINUTE, rearm=T + 2 * MINUTE)
+
+
+def test_all_are_not_run_that_are_out_of_their_grace() -> None:
+    job = Cron("* * * * *", misfire="all", grace_sec=90)
+    done = catching_up(job, T, T + 3 * MINUTE)
+    assert [plan.missed for plan in done] == [((T, "grace"),), ((T + MINUTE, "grace"),), (), ()]
+    assert [plan.fire for plan in done[2:]] == [T + 2 * MINUTE, T + 3 * MINUTE]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 1_000])
+@pytest.mark.parametrize("due", [2, 3, 4, 5])
+def test_none_of_an_outage_run_however_it_is_divided(due: int, limit: int) -> None:
+    ledger = Ledger(Cron("* * * * *", misfire="skip"), T)
+    armed: datetime | None = T
+    while armed is not None and armed < T + due * MINUTE:
+        done = schedule.plan(ledger.job, armed, JOB, T + (due - 1) * MINUTE, limit)
+        assert done.fire is None
+        ledger.missed += done.missed
+        armed = done.rearm
+    assert ledger.missed == [(T + n * MINUTE, "misfire") for n in range(due)]
+
+
+def test_one_that_is_merely_late_is_no_outage() -> None:
+    job = Cron("* * * * *", misfire="skip")
+    late = T + MINUTE - TICK
+    assert schedule.plan(job, T, JOB, late) == Plan(fire=T, rearm=T + MINUTE)
+
+
+# --- The end ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("misfire", ["one", "skip", "all"])
+def test_the_last_of_a_number_of_occurrences_is_not_armed_again(misfire: Misfire) -> None:
+    job = Cron("* * * * *", max_occurrences=3, misfire=misfire)
+    assert schedule.plan(job, T, JOB, T, seq=2) == Plan(fire=T, rearm=T + MINUTE)
+    assert schedule.plan(job, T, JOB, T, seq=3) == Plan(fire=T)
+
+
+def test_after_an_outage_no_more_are_decided_than_there_are() -> None:
+    job = Cron("* * * * *", max_occurrences=3)
+    done = schedule.plan(job, T, JOB, T + DAY)
+    assert done.missed == ((T, "superseded"), (T + MINUTE, "superseded"))
+    assert (done.fire, done.rearm) == (T + 2 * MINUTE, None)
+
+
+def test_nothing_is_armed_beyond_its_end() -> None:
+    job = Cron("* * * * *", ends_at=T + MINUTE)
+    assert schedule.plan(job, T, JOB, T) == Plan(fire=T, rearm=T + MINUTE)
+    assert schedule.plan(job, T + MINUTE, JOB, T + MINUTE) == Plan(fire=T + MINUTE)
+
+
+# --- Whatever the schedule --------------------------------------------------------------------
+
 TURNS = [(3, 14), (11, 7)]
+BASIS = {
+    "jitter_sec": st.sampled_from([0, 7, 3600]),
+    "grace_sec": st.sampled_from([0, 60, 3_600, 86_400]),
+    "misfire": st.sampled_from(["one", "skip", "all"]),
+    "max_occurrences": st.one_of(st.none(), st.integers(1, 200)),
+}
 SCHEDULES = st.one_of(
-    st.builds(
-        Interval,
-        interval_sec=st.integers(1, 5000),
-        starts_at=st.just(T),
-        jitter_sec=st.sampled_from([0, 7, 3600]),
-        grace_sec=st.sampled_from([0, 60, 86_400]),
-    ),
+    st.builds(Interval, interval_sec=st.integers(5, 5000), starts_at=st.just(T), **BASIS),
     st.builds(
         Cron,
         cron=st.sampled_from(["* * * * *", "*/7 * * * *", "30 1,2 * * *", "*/20 * * * * *"]),
         timezone=st.sampled_from(["UTC", "America/New_York"]),
-        jitter_sec=st.sampled_from([0, 7, 3600]),
-        grace_sec=st.sampled_from([0, 60, 86_400]),
         dst_gap=st.sampled_from(["run", "skip"]),
         dst_fold=st.sampled_from(["first", "second", "both"]),
         starts_at=st.sampled_from([T, *(datetime(2027, *day, 3, tzinfo=UTC) for day in TURNS)]),
+        **BASIS,
     ),
 )
+CAUGHT_UP = 7
 
 
-@settings(max_examples=80, derandomize=True, deadline=None, database=None)
+def outcomes_of(
+    job: Interval | Cron, job_id: UUID, due: list[datetime], now: datetime
+) -> dict[datetime, str]:
+    """What is to become of all that is due, and was not at the tick before."""
+
+    def run(at: datetime) -> str:
+        late = now - at - schedule.jitter(job_id, job.jitter_sec)
+        return "fire" if late <= timedelta(seconds=job.grace_sec) else "grace"
+
+    found = {at: "dst_gap" for at in due if schedule.is_left_out(job, at, job_id)}
+    real = [at for at in due if at not in found]
+    match job.misfire:
+        case "all":
+            early = due[:-CAUGHT_UP]
+            found |= {at: "superseded" if at in early else run(at) for at in real}
+        case "skip" if len(real) > 1:
+            found |= dict.fromkeys(real, "misfire")
+        case _:
+            found |= dict.fromkeys(real[:-1], "superseded") | {at: run(at) for at in real[-1:]}
+    return found
+
+
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
 @given(
     SCHEDULES,
+    st.one_of(st.none(), st.integers(3_600, 90_000)),
     st.lists(st.integers(0, 20_000), min_size=1, max_size=8),
     st.integers(1, 50),
     st.uuids(),
 )
 def test_each_nominal_time_has_exactly_one_outcome_whenever_the_ticks_come(
-    job: Interval | Cron, pauses: list[int], limit: int, job_id: UUID
+    job: Interval | Cron, ends_in: int | None, pauses: list[int], limit: int, job_id: UUID
 ) -> None:
+    if ends_in is not None and job.starts_at is not None:
+        job = msgspec.structs.replace(job, ends_at=job.starts_at + ends_in * SECOND)
     assert job.starts_at is not None
     delay = schedule.jitter(job_id, job.jitter_sec)
     armed = schedule.first(job, job_id, job.starts_at)
-    now, decided = job.starts_at, []
+    now, seq, upto = job.starts_at, 1, None
+    every = schedule.upcoming(job, job_id, job.starts_at - TICK, sum(pauses) // 5 + 10)
+    every = every[: job.max_occurrences]
     for pause in pauses:
         now += pause * SECOND
+        decided: list[tuple[datetime, str]] = []
         more = True
         while more and armed is not None:
-            done = schedule.plan(job, armed, job_id, now, limit)
-            outcomes = list(done.missed) + ([(done.fire, "fire")] if done.fire else [])
-            decided += outcomes
-            for at, outcome in outcomes:
-                assert (outcome == "dst_gap") == schedule.is_left_out(job, at, job_id)
-                if outcome == "dst_gap":
-                    continue
-                following = next(
-                    each
-                    for each in schedule.upcoming(job, job_id, at, 2)
-                    if not schedule.is_left_out(job, each, job_id)
-                )
-                late = now - (at + delay)
-                assert late >= timedelta(0)
-                superseded = following + delay <= now
-                in_grace = late <= timedelta(seconds=job.grace_sec)
-                assert outcome == ("superseded" if superseded else "fire" if in_grace else "grace")
-            armed, more = done.rearm, done.more
-        assert armed is not None
-        assert armed + delay > now
-    expected = schedule.upcoming(job, job_id, job.starts_at - TICK, len(decided) + 1)
-    assert sorted(at for at, _ in decided) == expected[:-1]
-    assert armed == expected[-1]
+            with patch.object(schedule, "MOST_CAUGHT_UP", CAUGHT_UP):
+                done = schedule.plan(job, armed, job_id, now, limit, seq=seq, catch_up_to=upto)
+            came = [*done.missed, *([(done.fire, "fire")] if done.fire else [])]
+            decided += came
+            seq += len(came)
+            armed, more, upto = done.rearm, done.more, done.catch_up_to
+        due = every[seq - 1 - len(decided) : seq - 1]
+        assert sorted(at for at, _ in decided) == due
+        assert dict(decided) == outcomes_of(job, job_id, due, now)
+    assert armed == (every[seq - 1] if seq <= len(every) else None)
+    assert armed is None or armed + delay > now

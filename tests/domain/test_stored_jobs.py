@@ -27,7 +27,10 @@ REST = {
     "on_unknown": "retry",
     "cancel_url": None,
 }
-MANY = {"jitter_sec": 0, "misfire": "one", "overlap": "skip", "grace_sec": 86400}
+MANY = {
+    "jitter_sec": 0, "misfire": "one", "overlap": "skip", "grace_sec": 86400, "ends_at": None,
+    "max_occurrences": None,
+}  # fmt: skip
 STORED = [
     (
         {"type": "once", "run_at": AT},

@@ -14,13 +14,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from noonday.domain.errors import FenceLost, StoreUnavailable
-from noonday.domain.model import Outcome, OutcomeKind, RetryPolicy
+from noonday.domain.model import Interval, Outcome, OutcomeKind, RetryPolicy
 from noonday.loops.reaper import Reaper
 from noonday.loops.worker import Worker
 from noonday.store import Store, shards
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
-from tests.support import seeds
+from tests.support import backfills, seeds
 from tests.support.database import open_store
 from tests.support.faulty import Faults, FaultyStore, Kind
 from tests.support.invariants import broken, wipe
@@ -221,4 +221,31 @@ async def test_a_fault_while_leases_are_reaped_settles_each_once(
         async with store.transaction() as tx:
             rows = await tx.rows("SELECT status FROM executions")
             assert [row["status"] for row in rows] == ["LEASE_EXPIRED"] * 3, step
+        assert await broken(store) == {}
+
+
+# --- the past of a job ------------------------------------------------------------------------
+
+
+async def test_a_fault_while_the_past_is_backfilled_opens_none_twice_and_leaves_none(
+    store: Store, faulty: FaultyStore
+) -> None:
+    steps = Steps(faulty.faults)
+    hour = timedelta(hours=1)
+    for step in steps.each():
+        await begin(store, faulty, at=T)
+        async with store.transaction() as tx:
+            await tx.execute("DELETE FROM operations")
+            wanted = Interval(3_600, T - 9 * hour, overlap="allow")
+            job = await backfills.recurring(tx, wanted, T - 9 * hour)
+            await backfills.on_record(tx, job, T - 2 * hour, "COMPLETE")
+        operation = await backfills.ask(store, job, T - 3 * hour, T - hour)
+        loop = backfills.loop_over(faulty)
+        await steps.at(step, loop.tick)
+        for n in range(1, 5):
+            store.now = faulty.now = T + 2 * n * SECOND
+            await loop.tick()
+        row = await backfills.shown(store, operation)
+        assert (row["state"], row["looked_at"], row["done"]) == ("DONE", 3, 2), step
+        assert await backfills.opened(store, job) == [T - 3 * hour, T - hour]
         assert await broken(store) == {}

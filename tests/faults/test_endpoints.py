@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tests.support.database import open_store
 from tests.support.faulty import Faults, FaultyStore, Kind
 from tests.support.invariants import broken
 from tests.support.outcomes import bring
-from tests.support.servers import EVERY_HOUR, NOW, Answered, Api, Client, a_context, a_job
+from tests.support.servers import EVERY_HOUR, NIGHTLY, NOW, Answered, Api, Client, a_context, a_job
 from tests.support.servers import running_api as running
 
 Thing = Callable[[Api], Awaitable[str]]
@@ -43,6 +43,7 @@ class Case:
     """Makes what stands in the path."""
     query: str = ""
     keyed: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
     leaves: str | None = None
     """What is counted."""
     count: tuple[int, int] = (0, 0)
@@ -65,6 +66,16 @@ async def an_armed_job(api: Api) -> str:
 
 async def a_recurring_job(api: Api) -> str:
     return await api.admin.create(schedule=EVERY_HOUR | {"starts_at": "2050-01-01T00:00:00Z"})
+
+
+async def a_nightly_job(api: Api) -> str:
+    return await api.admin.create(schedule=NIGHTLY)
+
+
+async def a_paused_job(api: Api) -> str:
+    job = await a_recurring_job(api)
+    assert (await api.admin.post(f"/v1/jobs/{job}/pause")).status == 200
+    return job
 
 
 async def a_letter(api: Api) -> str:
@@ -150,6 +161,8 @@ async def a_limited_key(api: Api) -> str:
     return name
 
 
+A_DAY_AGO = datetime.now(UTC) - timedelta(days=1)
+YESTERDAY = {"from": A_DAY_AGO.isoformat(), "to": A_DAY_AGO.isoformat()}
 TWO = {"jobs": [{"job": a_job(), "idempotency_key": f"{{key}}-{n}"} for n in range(2)]}
 AUDIT = "SELECT count(*) FROM audit_log WHERE action = '{}'"
 
@@ -164,9 +177,31 @@ CASES = {
     "trigger_job": Case(
         (202,), {}, a_recurring_job, keyed=True, leaves="SELECT count(*) FROM runs", count=(1, 1)
     ),
+    "backfill_job": Case(
+        (202,),
+        YESTERDAY,
+        a_nightly_job,
+        keyed=True,
+        leaves="SELECT count(*) FROM operations WHERE kind = 'backfill'",
+        count=(1, 1),
+    ),
+    "change_job": Case(
+        body={"schedule": {"interval_sec": 60}, "payload": {"n": 2}},
+        thing=a_recurring_job,
+        headers={"if_match": "*"},
+        leaves=AUDIT.format("job.change"),
+        count=(1, 1),
+    ),
+    "pause_job": Case(
+        body={}, thing=a_recurring_job, leaves=AUDIT.format("job.pause"), count=(1, 1)
+    ),
+    "resume_job": Case(
+        body={}, thing=a_paused_job, leaves=AUDIT.format("job.resume"), count=(1, 1)
+    ),
     "list_executions": Case(thing=an_armed_job),
     "list_occurrences": Case(thing=an_armed_job),
     "explain_job": Case(thing=an_armed_job),
+    "get_forecast": Case(query="?jitter_sec=60"),
     "get_run": Case(thing=a_run),
     "cancel_run": Case(
         (200,),
@@ -250,6 +285,7 @@ CASES = {
         leaves="SELECT -count(*) FROM limits WHERE kind = 'key' AND max_running = 2",
         count=(1, 1),
     ),
+    "get_backlog": Case(),
     "list_tenants": Case(),
     "create_tenant": Case(
         (201, 409), {"name": "{key}"}, leaves="SELECT count(*) FROM tenants", count=(1, 1)
@@ -320,7 +356,7 @@ class Call:
 
     async def make(self) -> Answered:
         """Its answer, which is one that it may give."""
-        headers = {"idempotency_key": self._key} if self.case.keyed else {}
+        headers = self.case.headers | ({"idempotency_key": self._key} if self.case.keyed else {})
         body = _filled(self.case.body, self._key)
         answer = await self._client.call(self.route.method, self._path, body, **headers)
         if answer.status == 503:

@@ -19,6 +19,12 @@ ENDED = """
 SELECT name, array_agg(DISTINCT outcome) FROM occurrences JOIN jobs ON id = job_id
 WHERE schedule_type = 'once' GROUP BY name
 """
+# Backfills that did not come to their end, or have not counted what they opened.
+BACKFILLED = """
+SELECT count(*) FROM (SELECT count(*) FILTER (WHERE state <> 'DONE' OR looked_at <> total) AS left,
+                             coalesce(sum(done), 0) AS done FROM operations) AS o
+WHERE o.left > 0 OR o.done <> (SELECT count(*) FROM occurrences WHERE kind = 2)
+"""
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -44,6 +50,8 @@ async def test_whatever_the_database_says_nothing_is_lost_and_nothing_doubled(
         }
         made = {job_id for _, job_id in world.made.values()}
         assert await world.cluster.value("SELECT count(*) FROM jobs") == len(made)
+        assert await world.cluster.value(BACKFILLED) == 0
+        assert await world.cluster.value("SELECT sum(done) FROM operations") > 0
     assert world.ticked.keys() == world.loops
     assert sum(world.faults.met.values()) >= 20, "or this shows nothing"
     if rate > 0.1:

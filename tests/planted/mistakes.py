@@ -163,6 +163,19 @@ def scheduler_without_a_fence() -> None:
     _replace(shards, "fence", trust)
 
 
+def late_timers_that_wait_and_are_left_behind() -> None:
+    from noonday.loops.catching_up import CatchingUp
+
+    looked = CatchingUp._looked
+
+    def behind(self: Any, found: Any, at: Any, *, whole: bool) -> None:
+        looked(self, found, at, whole=whole)
+        if found:
+            self.floor = found[-1]["due_at"] + timedelta(microseconds=1)
+
+    _replace(CatchingUp, "_looked", behind)
+
+
 def claim_of_what_is_held() -> None:
     from noonday.store import runs
 
@@ -258,8 +271,48 @@ def insert_without_a_look_at_caps() -> None:
         _edit(occurrences, statement, ("c.waits_for IS NULL", "true"), (held, "NULL, NULL"))
 
 
+def change_that_drops_what_is_due() -> None:
+    from noonday.store import firing
+
+    _replace(firing, "MOST_FIRED", 0)
+
+
+def change_that_leaves_the_version_as_it_was() -> None:
+    from noonday.store import changes, jobs
+
+    for module, statement in ((changes, "REDEFINE"), (jobs, "TURN")):
+        _edit(module, statement, (", schedule_version = schedule_version + 1", ""))
+
+
+CHANGES = "tests/races/test_changes.py"
+
+
+def backfill_of_what_has_run() -> None:
+    from noonday.store import backfills
+
+    _edit(backfills, "RAN", ("kind = 2 OR (kind = 0 AND", "kind = 2 OR (kind = 1 AND"))
+
+
+def backfill_ahead_of_the_scheduler() -> None:
+    from noonday.domain.ranking import END
+    from noonday.store import backfills
+
+    async def never(*_: Any) -> datetime:
+        return END
+
+    _replace(backfills, "undecided_from", never)
+
+
+def backfill_that_is_lost_to_its_schedule() -> None:
+    from noonday.store import overlaps
+
+    for statement in ("OTHERS", "TO_DO"):
+        _edit(overlaps, statement, (" AND r.kind <> 2", ""))
+
+
 MATRIX = "tests/store/test_matrix.py"
 LEASES = "tests/races/test_leases.py"
+BACKFILLS = "tests/loops/test_backfills.py"
 CAPS = "tests/loops/test_caps.py"
 TICKS = "tests/races/test_ticks.py"
 LANES = "tests/races/test_lanes.py"
@@ -327,6 +380,12 @@ MISTAKES: dict[str, Mistake] = {
             f"{TICKS}::test_an_owner_with_an_old_epoch_writes_nothing",
         ),
         (
+            "late timers that wait for their lane are left behind",
+            late_timers_that_wait_and_are_left_behind,
+            "tests/loops/test_catching_up.py::"
+            "test_late_recurring_jobs_wait_while_runs_of_their_lane_do_and_are_fired_then",
+        ),
+        (
             "a run that is held is claimed",
             claim_of_what_is_held,
             *(EACH_EVENT, "-k", "claim"),
@@ -340,6 +399,16 @@ MISTAKES: dict[str, Mistake] = {
             "a cancel ends what a worker has under way",
             cancel_that_ends_what_runs,
             *(EACH_EVENT, "-k", "cancel"),
+        ),
+        (
+            "a change drops what was due of the job as it was",
+            change_that_drops_what_is_due,
+            *(CHANGES, "-k", "and_a_tick and pause"),
+        ),
+        (
+            "a change leaves the version of the schedule as it was",
+            change_that_leaves_the_version_as_it_was,
+            *(CHANGES, "-k", "of_a_paused_job"),
         ),
         (
             "a request with a key that was used goes ahead",
@@ -386,6 +455,21 @@ MISTAKES: dict[str, Mistake] = {
             "a run is inserted without a look at its caps",
             insert_without_a_look_at_caps,
             f"{CAPS}::test_runs_of_one_key_go_one_at_a_time_in_their_order",
+        ),
+        (
+            "a backfill runs what has run",
+            backfill_of_what_has_run,
+            f"{BACKFILLS}::test_what_the_ledger_says_has_run_or_will_is_not_run_again",
+        ),
+        (
+            "a backfill runs what the scheduler is about to fire",
+            backfill_ahead_of_the_scheduler,
+            f"{BACKFILLS}::test_what_the_timer_stands_at_is_left_to_the_scheduler",
+        ),
+        (
+            "a run of a backfill makes way for its schedule",
+            backfill_that_is_lost_to_its_schedule,
+            f"{BACKFILLS}::test_the_schedule_waits_for_a_run_of_the_past_and_comes_before_the_next",
         ),
     )
 }

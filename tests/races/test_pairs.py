@@ -9,9 +9,10 @@ Where the other pairs are:
 
 ==========================================  =======================================================
 claim × claim, claim given up               ``test_claims``
-tick × tick, takeover, delete, change,      ``test_ticks``
-pause, trigger; takeover × takeover,
-renewal
+tick × tick, takeover, delete, trigger;     ``test_ticks``
+takeover × takeover, renewal
+tick × pause, resume, change, delete,       ``test_changes``
+trigger; each of these × each
 late commits × claims, retries, ticks       ``test_floors``
 permit × permit, × claim given up, hold ×   ``test_breakers``
 admit, breaker × resume
@@ -21,6 +22,8 @@ key × key, rotation × delivery, rotation ×  ``test_records``
 rotation, revocation × revocation, trigger
 × delete, × retention, retention × tick,
 operation × operation, × abort
+step of a backfill × step, tick, cancel,    ``test_backfills``
+abort
 all of a run at once, with retention        ``tests/faults/test_contention.py``
 ==========================================  =======================================================
 """

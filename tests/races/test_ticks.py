@@ -46,7 +46,7 @@ def ticking(owner: UUID, epoch: int, job: UUID, now: datetime = T) -> list[Step]
         written = await occurrences.materialize(
             tx,
             [seeds.fired(job, T, epoch=epoch)],
-            [seeds.open_entry(job, T, skip_overlap=True)],
+            [seeds.open_entry(job, T, overlap="skip")],
             [Timer(job, T + 60 * SECOND, T + 60 * SECOND, 1, 1, SHARD)],
             now,
         )
@@ -270,55 +270,6 @@ async def test_after_a_delete_nothing_of_the_job_materializes(
             assert await seeds.claim(tx) == [], "nothing is left to run"
         seen.add(fired)
     assert seen == {True, False}
-
-
-async def test_a_change_of_a_jobs_schedule_leaves_one_timer_of_the_new_version(
-    store: Store, every_order: EveryOrder
-) -> None:
-    later = T + 3_600 * SECOND
-
-    async def prepare() -> Plan:
-        job = await armed_job(store)
-
-        async def change(tx: Tx) -> int:
-            assert await tx.execute(
-                "UPDATE jobs SET schedule_version = schedule_version + 1 WHERE id = $1", job
-            )
-            disarmed = await timers.disarm(tx, job)
-            await timers.arm(tx, [Timer(job, later, later, 2, 0, SHARD)], T)
-            return int(disarmed is not None)
-
-        return {"tick": ticking(OLD, 1, job), "change": [lock, change]}
-
-    seen = set()
-    async for played in every_order(prepare):
-        fired = played.results["tick"][1] == (1, 0)
-        assert played.results["change"][1] == 1, played
-        assert await timers_of(store) == [(2, later)], played
-        assert len(await ledger(store)) == fired, played
-        seen.add(fired)
-    assert seen == {True, False}
-
-
-async def test_a_paused_job_keeps_no_timer_and_fires_no_more(
-    store: Store, every_order: EveryOrder
-) -> None:
-    async def prepare() -> Plan:
-        job = await armed_job(store)
-
-        async def pause(tx: Tx) -> int:
-            assert await tx.execute(
-                "UPDATE jobs SET state = 'PAUSED', schedule_version = schedule_version + 1 "
-                "WHERE id = $1",
-                job,
-            )
-            return int(await timers.disarm(tx, job) is not None)
-
-        return {"tick": ticking(OLD, 1, job), "pause": [lock, pause]}
-
-    async for played in every_order(prepare):
-        assert played.results["pause"][1] == 1, played
-        assert await timers_of(store) == [], played
 
 
 async def test_a_trigger_and_the_schedule_do_not_overlap(

@@ -77,7 +77,7 @@ async def cancel_its_job(tx: Tx, parent: RunKey) -> None:
 
 
 async def miss(tx: Tx, parent: RunKey) -> None:
-    entry = Entry(parent.job_id, T, T, "MISSED", "grace", False)
+    entry = Entry(parent.job_id, T, T, "MISSED", "grace", None)
     written = await occurrences.materialize(
         tx, [seeds.fired(parent.job_id, T)], [entry], [], T + SECOND
     )

@@ -7,15 +7,26 @@ import pkgutil
 import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import md5
 from uuid import UUID
 
+import msgspec
 import pytest
 
 import noonday.store
 from noonday.domain.lifecycle import Event, Transition
-from noonday.domain.model import EPOCH, SHARDS, ExecutionStatus, Kind, Reason, RunKey, shard_of
-from noonday.domain.ranking import Floors
+from noonday.domain.model import (
+    EPOCH,
+    SHARDS,
+    ExecutionStatus,
+    Interval,
+    Kind,
+    Reason,
+    RunKey,
+    shard_of,
+)
+from noonday.domain.ranking import Floors, by_time
 from noonday.domain.replay import Letters, Terms
 from noonday.loops.dependents import tell
 from noonday.store import (
@@ -24,31 +35,43 @@ from noonday.store import (
     Store,
     Tx,
     alerts,
+    backfills,
     cancels,
     caps,
+    changes,
     dead_letters,
     dependencies,
     executions,
+    forecasts,
     holds,
+    jobs,
     lanes,
+    late,
     letters,
+    occurrence_ranges,
     occurrences,
+    operations,
+    overlaps,
+    pauses,
     pending,
     rates,
     replays,
     runs,
     scaling,
+    signs,
     targets,
     timers,
 )
+from noonday.store.backfills import Backfill
 from noonday.store.cancels import Which
 from noonday.store.letters import LetterFilter, LetterPosition
 from noonday.store.runs import Ended
 from noonday.store.settlements import Settlement
-from noonday.store.timers import Timer
+from noonday.store.timers import Place, Timer
 from tests.support import families, seeds
+from tests.support.backfills import recurring
 from tests.support.letters import lie_there
-from tests.support.plans import ExplainingTx, Plan, compared
+from tests.support.plans import ExplainingTx, Plan, compared, pages
 
 NOW = datetime.now(UTC)
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
@@ -76,7 +99,7 @@ OTHERS = {name for name, text in constants().items() if OTHER.match(text)}
 
 
 def test_what_has_no_plan_is_known() -> None:
-    assert {"migrate.HISTORY", "partitions.SHORT_LOCKS_OUTSIDE"} == OTHERS
+    assert {"forecasts.SNAPSHOT", "migrate.HISTORY", "partitions.SHORT_LOCKS_OUTSIDE"} == OTHERS
     assert len(STATEMENTS) > 60
 
 
@@ -105,7 +128,9 @@ async def test_what_is_copied_fits_the_migrated_schema(store: Store) -> None:
         for value in vars(importlib.import_module(f"noonday.store.{module}")).values()
         if isinstance(value, Copy)
     }
-    assert {copy.table for copy in found} == {"jobs", "timers", "audit_log"}
+    assert {copy.table for copy in found} == {
+        "jobs", "timers", "audit_log", "forecast_minutes", "forecast_parts",
+    }  # fmt: skip
     async with store.transaction() as tx:
         for copy in found:
             assert await tx.value(
@@ -215,6 +240,7 @@ def days(table: str, *moments: datetime) -> set[str]:
 
 
 LEDGER = f"occurrences_m{NOW:%Y%m}"
+LEDGER_BEFORE = f"occurrences_m{NOW.replace(day=1) - DAY:%Y%m}"
 HISTORY = days("executions", NOW)
 TODAY = days("timers", NOW)
 UP_TO_TODAY = days("timers", NOW - DAY, NOW)
@@ -426,10 +452,10 @@ async def check_cancel(made: Explained) -> None:
 
 
 async def check_close(made: Explained) -> None:
-    job_id = made.due[0]["job_id"]
+    job: Row = {"id": made.due[0]["job_id"], "tenant_id": 1, "schedule_version": 2}
     closed = [(NOW - SECOND, "MISSED", "superseded"), (NOW, "CANCELLED", "not needed")]
     plan = await made.plan(
-        occurrences.CLOSE, lambda tx: occurrences.close(tx, job_id, 1, SECOND, closed, NOW)
+        occurrences.CLOSE, lambda tx: occurrences.close(tx, job, SECOND, closed, NOW)
     )
     assert plan.scans <= {"ledger_start"}
 
@@ -508,6 +534,36 @@ async def check_a_step_of_a_replay(made: Explained) -> None:
         assert not plans[statement].scans - few, statement
 
 
+async def check_a_step_of_a_backfill(made: Explained) -> None:
+    async with made.store.transaction() as tx:
+        wanted = Interval(3_600, NOW - 90 * DAY, overlap="queue")
+        job_id = await recurring(tx, wanted, NOW - 90 * DAY)
+        job = await jobs.one(tx, job_id, 1)
+        assert job is not None
+        asked = Backfill(job_id, (), "batch", None, 10.0, "")
+        text = msgspec.json.encode(asked).decode()
+        for n in range(1, 4):
+            await operations.create(tx, UUID(int=n), 1, "backfill", text, "key", 1)
+        explaining = ExplainingTx(tx)
+        await backfills.running(explaining, UUID(int=0), 100)
+        assert await backfills.take(explaining, UUID(int=2)) is not None
+        await backfills.versions(explaining, job, wanted)
+        moments = [NOW - n * DAY / 24 for n in range(100, 0, -1)]
+        await backfills.ran(explaining, job_id, moments)
+        await backfills.armed(explaining, job_id)
+        spec = seeds.spec_of(wanted)
+        assert await backfills.open_them(explaining, job, spec, asked, moments[:1], by_time) == 1
+        await backfills.move(explaining, UUID(int=2), moments[0], 1, 1, NOW)
+        plans = explaining.plans
+    assert plans[backfills.RAN].indexes <= {f"{part}_pkey" for part in plans[backfills.RAN].tables}
+    assert plans[backfills.RAN].tables <= {LEDGER, LEDGER_BEFORE, "ledger_start"}
+    assert not plans[backfills.RAN].scans - {"ledger_start"}
+    assert plans[backfills.VERSIONS].tables == {"schedule_versions"}
+    assert plans[overlaps.TELL].indexes == {"runs_pkey"}
+    for statement in (overlaps.TELL, occurrences.OPEN):
+        assert not plans[statement].scans - {"tenants", "limits"}, statement
+
+
 async def check_children_are_told(made: Explained) -> None:
     async with made.store.transaction() as tx:
         runs_of = await seeds.ready(tx, count=20)
@@ -543,6 +599,20 @@ async def check_due(made: Explained) -> None:
     assert plan.tables - {"jobs"} == UP_TO_TODAY, "what is to come is not planned"
 
 
+async def check_late(made: Explained) -> None:
+    place = Place(NOW, 5, UUID(int=0))
+    plan = await made.plan(
+        timers.BEYOND, lambda tx: timers.beyond(tx, place, NOW + SECOND, OWNED, 20)
+    )
+    assert any(name.startswith(f"{table}_due") for table in TODAY for name in plan.indexes)
+    assert plan.tables - {"jobs"} == TODAY
+    assert not plan.scans
+    plan = await made.plan(late.COUNT, lambda tx: late.count(tx, NOW + SECOND / 2))
+    assert any(name.startswith(f"{table}_due") for table in TODAY for name in plan.indexes)
+    assert plan.tables <= UP_TO_TODAY, "what is to come is not counted"
+    assert not plan.scans
+
+
 async def check_next_due(made: Explained) -> None:
     plan = await made.plan(
         timers.NEXT_DUE, lambda tx: timers.next_due(tx, NOW, NOW + SECOND, OWNED)
@@ -559,7 +629,7 @@ async def check_one_timer(made: Explained) -> None:
 async def check_materialize(made: Explained) -> None:
     due = [row for row in made.due if row["current"]][:20]
     fired = [seeds.fired(row["job_id"], row["due_at"]) for row in due]
-    entries = [seeds.open_entry(row["job_id"], NOW, skip_overlap=True) for row in due]
+    entries = [seeds.open_entry(row["job_id"], NOW, overlap="skip") for row in due]
     rearm = [Timer(row["job_id"], NOW + DAY, NOW + DAY, 1, 1, row["shard"]) for row in due]
     plan = await made.plan(
         occurrences.MATERIALIZE, lambda tx: occurrences.materialize(tx, fired, entries, rearm, NOW)
@@ -582,6 +652,16 @@ async def check_outlook(made: Explained) -> None:
         assert plans[statement].tables - {"jobs"} <= ahead, "what is later is not planned"
         assert not plans[statement].scans
     assert "jobs_pkey" in plans[scaling.SAMPLED].indexes
+
+
+async def check_forecast(made: Explained) -> None:
+    after, end = UUID(int=0), NOW + timedelta(hours=1)
+    plan = await made.plan(forecasts.GROUPS, lambda tx: forecasts.groups(tx, after, 1_000))
+    assert (plan.indexes, plan.scans) == ({"jobs_recurring"}, set())
+    for span in [forecasts.Span(name, NOW, end) for name in TODAY]:
+        plan = await made.plan(forecasts.ONE_OFF, partial(forecasts.one_off, span=span))
+        assert (plan.indexes, plan.scans) == ({"jobs_pkey"}, set())
+        assert plan.tables - {"jobs"} <= days("timers", NOW, end), "what is farther is not read"
 
 
 CHECKS = [check for name, check in list(globals().items()) if name.startswith("check_")]
@@ -623,6 +703,31 @@ async def test_whoever_gives_slots_looks_only_at_who_gets_one(store: Store) -> N
     assert plans[caps.MARK].indexes >= {"runs_pkey", "jobs_pkey"}
 
 
+WAITING_FOR_EACH_OTHER = """
+UPDATE runs SET hold = 'overlap', claimable = false,
+       hold_key = 'job:1:' || left(replace(job_id::text, '-', ''), 1)
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM runs WHERE state = 'READY' AND hold IS NULL LIMIT 60))
+"""
+
+
+async def test_whoever_lets_the_next_run_of_a_job_go_looks_only_at_its_runs(store: Store) -> None:
+    made = Explained(store)
+    await made.fill()
+    keys = [f"job:1:{digit:x}" for digit in range(16)]
+    async with store.transaction() as tx:
+        await tx.execute(WAITING_FOR_EACH_OTHER)
+        explaining = ExplainingTx(tx)
+        assert await overlaps.to_do(explaining, keys)
+        await overlaps.supersede(explaining, keys)
+        await overlaps.replace(explaining, keys)
+        await overlaps.follow(explaining, keys)
+        plans = explaining.plans
+    assert len(plans) >= 5
+    for statement, plan in plans.items():
+        assert not plan.scans, statement
+    assert plans[overlaps.NEXT].indexes >= {"runs_hold_key", "runs_pkey", "jobs_pkey"}
+
+
 OLD_LETTERS = """
 INSERT INTO dead_letters (job_id, occurrence_at, kind, tenant_id, reason, attempts, lease_version,
                           payload_version, target_host, dead_at)
@@ -651,6 +756,51 @@ async def test_counting_the_dead_letters_of_now_does_not_read_those_of_long_ago(
     assert found == ("timeout", 4 * 9, [])
     assert "dead_letters" not in plan.scans
     assert plan.indexes == {"dead_letters_tenant"}
+
+
+OTHER_CHANGES = (
+    """INSERT INTO pauses SELECT md5(n::text)::uuid, $1, 1, false,
+              $1::timestamptz + n * interval '1 minute', 'me'
+       FROM generate_series(1, 20000) AS n""",
+    """INSERT INTO occurrence_ranges
+       SELECT md5((n % 1000)::text)::uuid, at, at, 1, 1, 'SKIPPED', 'paused', 1, at, 'me'
+       FROM generate_series(1, 20000) AS n,
+            LATERAL (SELECT $1::timestamptz + n * interval '1 minute' AS at) AS a""",
+    """INSERT INTO payload_versions SELECT md5(n::text)::uuid, 1, ''::bytea, NULL, 0, 'a/b'
+       FROM generate_series(1, 20000) AS n WHERE $1::timestamptz IS NOT NULL""",
+    """INSERT INTO schedule_versions
+       SELECT md5(n::text)::uuid, 1, '{}', $1, $1::timestamptz + n * interval '1 minute'
+       FROM generate_series(1, 20000) AS n""",
+)
+
+
+async def test_what_was_changed_of_other_jobs_costs_a_job_nothing(store: Store) -> None:
+    made = Explained(store)
+    await made.fill()
+    async with store.transaction() as tx:
+        for others in OTHER_CHANGES:
+            await tx.execute(others, NOW)
+        job = await tx.value("SELECT md5('77')::uuid")
+    async with store.direct() as connection:
+        await connection.execute(
+            "VACUUM ANALYZE pauses, occurrence_ranges, payload_versions, schedule_versions"
+        )
+    async with store.transaction() as tx:
+        explaining = ExplainingTx(tx, NOW)
+        assert await pauses.one(explaining, job)
+        assert not await pauses.due(explaining, 100)
+        assert "pauses" not in await signs.look(explaining)
+        assert len(await occurrence_ranges.ledger(explaining, job, 1, NOW + 400 * DAY, 0, 50)) == 20
+        assert await changes.forget_schedules(explaining, 100) == 0
+        assert await occurrence_ranges.forget(explaining, 100) == 0
+        forgotten = await changes.forget_payloads(explaining, (UUID(int=0), 0), 500)
+        assert (forgotten.rows, forgotten.cursor is None) == (500, False)
+        plans = explaining.plans
+    few = {"ledger_start", "tenants", "pending_bases", "operations", "replays", "endings"}
+    for statement, plan in plans.items():
+        assert not plan.scans - few, statement
+    assert "pauses_until" in plans[pauses.DUE].indexes
+    assert plans[changes.PAYLOADS].indexes >= {"payload_versions_pkey", "runs_pkey"}
 
 
 # --- where statistics are behind, and where they are not ---------------------------------------
@@ -701,6 +851,36 @@ async def test_after_a_burst_nothing_reads_all_runs_whether_statistics_know_of_i
             assert plan.uses.count("runs_claim") <= 1
 
 
+# Of each instant and shard there are a few.
+LATE_TIMERS = """
+INSERT INTO timers (job_id, occurrence_at, due_at, schedule_version, seq, shard)
+SELECT md5('late' || n)::uuid, at, at, 1, 1, n % 64 FROM generate_series($2::int, $3::int) AS n,
+     LATERAL (SELECT $1::timestamptz + n / 256 * interval '1 ms' AS at) AS due
+"""
+
+
+async def test_of_what_is_late_no_more_than_a_batch_is_read_however_much_there_is(
+    store: Store,
+) -> None:
+    since, until = NOW - SECOND, NOW
+    place = Place(since, 20, UUID(int=0))
+    looks: dict[str, Callable[[Tx], Awaitable[object]]] = {
+        timers.DUE: lambda tx: timers.due(tx, since, until, OWNED, 250),
+        timers.BEYOND: lambda tx: timers.beyond(tx, place, until, OWNED, 250),
+        late.COUNT: lambda tx: tx.one(late.COUNT, until, 250),
+    }
+    found = []
+    for start, end in ((1, 2_000), (2_001, 40_000)):
+        async with store.transaction() as tx:
+            await tx.execute(LATE_TIMERS, since, start, end)
+        async with store.direct() as connection:
+            await connection.execute("VACUUM ANALYZE timers")
+        found.append({name: await pages(store, name, call) for name, call in looks.items()})
+    few, many = found
+    for look, read in many.items():
+        assert read <= few[look] + 30, look
+
+
 # --- whole batches ----------------------------------------------------------------------------
 
 
@@ -714,7 +894,7 @@ async def test_no_batch_compares_each_of_its_rows_with_each(
         await seeds.ready(tx, count=500)
         held = [runs.held_key(row) for row in await seeds.claim(tx, limit=500)]
     fired = [seeds.fired(job, NOW) for job in fired_jobs]
-    entries = [seeds.open_entry(job, NOW, skip_overlap=True) for job in fired_jobs]
+    entries = [seeds.open_entry(job, NOW, overlap="skip") for job in fired_jobs]
     rearm = [Timer(job, NOW + DAY, NOW + DAY, 1, 1, shard_of(job)) for job in fired_jobs]
     opened = [occurrences.Opening(each, NOW, 1, 1, NOW, 1, "default", 5) for each in triggered]
     ended = [Ended(*each, "FAILED", 500, None, False, None, None) for each in held]

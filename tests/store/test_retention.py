@@ -13,13 +13,17 @@ import pytest
 
 from noonday.domain.errors import StoreUnavailable
 from noonday.domain.model import Cron, Kind, Once, Schedule, shard_of
+from noonday.domain.pausing import Stretch
 from noonday.domain.replay import Terms
 from noonday.store import (
+    Row,
     Store,
     Tx,
+    changes,
     jobs,
     letters,
     locks,
+    occurrence_ranges,
     occurrences,
     partitions,
     replays,
@@ -166,6 +170,33 @@ async def ledger_start(store: Store) -> datetime:
     async with store.transaction() as tx:
         found: datetime = await tx.value(partitions.LEDGER_START)
     return found
+
+
+OLDEST = """
+SELECT (SELECT array_agg(to_at ORDER BY to_at) FROM occurrence_ranges) AS ranges,
+       (SELECT array_agg(until_at ORDER BY until_at) FROM schedule_versions) AS schedules
+"""
+
+
+async def test_ranges_and_schedules_go_when_the_ledger_begins_after_them(store: Store) -> None:
+    job = seeds.new_job(seeds.spec_of(seeds.every(60, NOW)), NOW)
+    start = await ledger_start(store)
+    ends = [start - DAY, start - timedelta(microseconds=1), start, start + DAY]
+    async with store.transaction() as tx:
+        row: Row = {"id": job.id, "tenant_id": job.tenant_id, "schedule_version": 1}
+        for n, end in enumerate(ends):
+            part = Stretch(end - DAY / 2, end, None)
+            await occurrence_ranges.write(tx, row, part, "SKIPPED", "paused", "me", NOW)
+            await tx.execute(
+                "INSERT INTO schedule_versions VALUES ($1, $2, '{}', $3, $4)",
+                job.id, n, end - DAY, end,
+            )  # fmt: skip
+    async with store.transaction() as tx:
+        assert await occurrence_ranges.forget(tx, 1) == 1
+        assert await occurrence_ranges.forget(tx, 100) == 1
+        assert await changes.forget_schedules(tx, 100) == 2
+        kept = await tx.one(OLDEST)
+    assert kept["ranges"] == kept["schedules"] == ends[2:], "one that reaches over the start stays"
 
 
 async def test_a_month_of_the_ledger_goes_when_all_of_it_is_old(store: Store) -> None:

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,9 @@ UPDATE runs SET locked_until = now() WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM runs WHERE state = 'RUNNING' AND locked_until > now()
     ORDER BY rank LIMIT 1 FOR UPDATE SKIP LOCKED))
 """
+
+
+BACKFILLS = "SELECT count(*) FROM operations WHERE state = 'RUNNING'"
 
 
 class FaultyWorld:
@@ -98,7 +102,9 @@ class FaultyWorld:
             chosen = self._chance.sample(self._loops(), AT_ONCE)
             if self._chance.random() < 0.7:  # it has much to do
                 chosen = [loop for loop in chosen if loop[0] != JANITOR]
-            act = self._chance.choice((self._create, self._repeat, self._trigger, self._nothing))
+            act = self._chance.choice(
+                (self._create, self._repeat, self._trigger, self._backfill, self._nothing)
+            )
             if self._chance.random() < 0.05:
                 await self.cluster.execute(CUT_SHORT)
             await asyncio.gather(act(), *(self._tick(*loop) for loop in chosen))
@@ -154,6 +160,15 @@ class FaultyWorld:
         answer = await self._until_answered("POST", path, None, self._key())
         assert answer.status == 202 or answer.code == "overlap", answer
 
+    async def _backfill(self) -> None:
+        """Some seconds of an hour ago, of a job by an expression: of others there was nothing."""
+        first = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+        last = first + timedelta(seconds=self._chance.randrange(9))
+        body = {"from": first.isoformat(), "to": last.isoformat(), "rate_per_sec": 100}
+        path = f"/v1/jobs/{self.recurring[-1]}/backfill"
+        answer = await self._until_answered("POST", path, body, self._key())
+        assert answer.status == 202, answer
+
     def _key(self) -> str:
         self._keys += 1
         return f"key-{self._keys}"
@@ -169,7 +184,7 @@ class FaultyWorld:
 
     async def drain(self) -> None:
         """Let all work come to its end."""
-        await self._pass_until(OVERDUE)
+        await self._pass_until(f"SELECT ({OVERDUE}) + ({BACKFILLS})")
         for row in await self._rows(RECURRING):
             assert (await self._client.delete(f"/v1/jobs/{row}")).status == 200
         await self._pass_until(f"SELECT ({OVERDUE}) + ({UNFINISHED})")

@@ -54,6 +54,17 @@ BROKEN = {
         SELECT t.job_id, j.state FROM (SELECT job_id FROM timers OFFSET 0) AS t
         LEFT JOIN jobs AS j ON j.id = t.job_id
         WHERE j.state IS DISTINCT FROM 'ACTIVE'""",
+    "where a job stood is noted of those that are out of service": """
+        SELECT j.id, j.state, p.job_id FROM jobs j FULL JOIN pauses p ON p.job_id = j.id
+        WHERE j.id IS NULL OR (p.job_id IS NOT NULL) AND j.state NOT IN ('PAUSED', 'SUSPENDED')
+           OR (p.job_id IS NULL) AND j.state = 'PAUSED'""",
+    "no nominal time is in the ledger twice": """
+        SELECT r.job_id, r.from_at, r.to_at, o.from_at FROM occurrence_ranges r
+        JOIN (SELECT job_id, occurrence_at AS from_at, occurrence_at AS to_at FROM occurrences
+              WHERE kind = 0
+              UNION ALL SELECT job_id, from_at, to_at FROM occurrence_ranges) AS o USING (job_id)
+        WHERE o.from_at <= r.to_at AND o.to_at >= r.from_at
+          AND (o.from_at, o.to_at) <> (r.from_at, r.to_at)""",
     "what waits has neither timer nor run, is active, and waits for as many as it says": """
         SELECT d.job_id, j.state, d.open FROM dependents d LEFT JOIN jobs j ON j.id = d.job_id
         WHERE j.state IS DISTINCT FROM 'ACTIVE' OR d.open < 1
@@ -68,6 +79,7 @@ BROKEN = {
         WHERE NOT EXISTS (SELECT FROM endings n WHERE n.parent_id = e.parent_id)
           AND NOT EXISTS (SELECT FROM dependents d WHERE d.job_id = j.id AND d.awaited)
           AND NOT EXISTS (SELECT FROM timers t WHERE t.job_id = j.id AND t.awaited)
+          AND NOT EXISTS (SELECT FROM pauses p WHERE p.job_id = j.id AND p.awaited)
           AND NOT EXISTS (SELECT FROM runs r WHERE r.job_id = j.id AND r.kind = 0
                           AND r.awaited)""",
     "no shard has half an owner": """
@@ -88,7 +100,8 @@ async def broken(store: Store) -> dict[str, list[dict[str | int, object]]]:
 
 WIPED = (
     "runs", "timers", "occurrences", "executions", "dead_letters", "jobs", "targets",
-    "dependencies", "dependents", "endings", "limits",
+    "dependencies", "dependents", "endings", "limits", "pauses", "occurrence_ranges",
+    "schedule_versions", "payload_versions",
 )  # fmt: skip
 
 

@@ -98,10 +98,11 @@ class SimulatedLane:
         took: float = 0.2,
         by: int = 0,
         late: float = 0.0,
+        overdue: bool = False,
     ) -> list[Run]:
         """Runs of a tenant become claimable, ranked by one of the processes, and committed so many
-        seconds later."""
-        works = [Work(tenant, LANE, priority, HOST)] * count
+        seconds later. They may be ``overdue``, after an outage."""
+        works = [Work(tenant, LANE, priority, HOST, late=overdue)] * count
         made = []
         for rank in self.rankers[by].ranks(works, self.clock):
             self._number += 1

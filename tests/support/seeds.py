@@ -261,8 +261,8 @@ def fired(job: UUID, due_at: datetime, *, version: int = 1, seq: int = 0, epoch:
     return Fired(job, due_at, version, seq, shard_of(job), epoch)
 
 
-def open_entry(job: UUID, at: datetime, *, skip_overlap: bool = False) -> Entry:
-    return Entry(job, at, at, None, None, skip_overlap)
+def open_entry(job: UUID, at: datetime, *, overlap: str | None = None) -> Entry:
+    return Entry(job, at, at, None, None, overlap)
 
 
 async def own_all_shards(tx: Tx, owner: UUID | None = None) -> dict[int, int]:

@@ -49,6 +49,7 @@ from noonday.store import (
 
 SETTINGS: Final = (
     "max_payload_bytes", "keep_responses", "max_running", "weight", "deliveries_per_sec",
+    "jitter_sec",
     *Quotas._fields,
 )  # fmt: skip
 """What is on record of a tenant when somebody changes it."""
@@ -84,7 +85,11 @@ async def create_tenant(request: Request) -> Response:
         if made is None:
             raise Problem(409, "already_exists", "There is a tenant of this name.")
         await tenants.change(
-            tx, made[0], keep_responses=wanted.keep_responses, weight=wanted.weight
+            tx,
+            made[0],
+            keep_responses=wanted.keep_responses,
+            weight=wanted.weight,
+            jitter_sec=wanted.jitter_sec,
         )
         await _set_quotas(tx, there(await tenants.one(tx, wanted.name)), wanted)
         await tenants.limit_deliveries(tx, made[0], wanted.deliveries_per_sec)
@@ -111,6 +116,7 @@ async def change_tenant(request: Request) -> Response:
             max_payload_bytes=wanted.max_payload_bytes,
             keep_responses=wanted.keep_responses,
             weight=wanted.weight,
+            jitter_sec=wanted.jitter_sec,
         )
         # Read again: by now the row is locked.
         await _set_quotas(tx, there(await tenants.one(tx, found["name"])), wanted)
@@ -178,6 +184,7 @@ def _tenant(row: Row, secret: bytes | None = None) -> TenantDocument:
         deliveries_per_sec=row["deliveries_per_sec"],
         max_running=row["max_running"],
         weight=row["weight"],
+        jitter_sec=row["jitter_sec"],
         created_at=stamp(row["created_at"]),
         secrets_rotated_at=stamp(row["secrets_rotated_at"]),
         signing_secret=None if secret is None else tenants.written(secret),

@@ -14,14 +14,20 @@ from starlette.routing import Route as Path
 from noonday.api import (
     admin,
     alerts,
+    backfills,
+    backlog,
+    bodies,
     cancels,
     dlq,
     explain,
+    forecast,
     headers,
     jobs,
     lanes,
     limits,
     operations,
+    patching,
+    pausing,
     posting,
     public,
     replays,
@@ -36,9 +42,13 @@ from noonday.api.documents import (
     AlertDocument,
     ApiKeyDocument,
     AuditDocument,
+    BackfillCount,
+    BacklogDocument,
     BatchAnswer,
+    ChangedJobDocument,
     ExecutionDocument,
     ExplanationDocument,
+    ForecastDocument,
     JobDocument,
     LaneDocument,
     LimitDocument,
@@ -60,7 +70,10 @@ from noonday.api.letter_documents import (
     ReplayDocument,
 )
 from noonday.api.parameters import (
+    DRY_RUN,
+    FORECAST,
     GROUP_BY,
+    IF_MATCH,
     IF_NONE_MATCH,
     JOB_FILTERS,
     LETTER_FILTERS,
@@ -90,19 +103,24 @@ from noonday.api.routes import (
 )
 from noonday.api.schemas import (
     ApiKeyBody,
+    BackfillBody,
     BatchBody,
     BulkCancelBody,
     CancelBody,
     HostLimitBody,
+    JobPatchBody,
     KeyLimitBody,
     LaneBody,
+    PauseBody,
     PreviewBody,
+    ResumeBody,
     TenantBody,
     TenantChanges,
     TriggerBody,
 )
 from noonday.api.wire import JobBody
 from noonday.domain.roles import Role
+from noonday.store.forecasts import HotMinutes
 from noonday.store.lanes import Lanes
 
 VIEWER, SUBMITTER, OPERATOR, ADMIN = Role
@@ -136,6 +154,24 @@ ROUTES: Final[tuple[Route, ...]] = (
           "Run a job now, beside its schedule", jobs.trigger,
           Answer(202, "The run is durable.", RunDocument, (*_MADE, *_LIMITED)), TriggerBody,
           (IDEMPOTENCY_KEY,), (409, 429), body_optional=True),
+    Route("POST", "/v1/jobs/{id}/backfill", "backfill_job", OPERATOR,
+          "Run what has not run of a past range of a recurring job", backfills.create,
+          Answer(202, "The operation is durable.", OperationDocument, _MADE), BackfillBody,
+          (IDEMPOTENCY_KEY,), (409,),
+          also=(Answer(200, "What it would find, for a dry run.", BackfillCount),)),
+    Route("PATCH", "/v1/jobs/{id}", "change_job", SUBMITTER, "Change a job, or see what that does",
+          patching.change,
+          Answer(200, "As it is now, or with `dry_run` would be; nothing of what it was fires "
+                 "after this answer.", ChangedJobDocument, (ETAG,)), JobPatchBody,
+          (IF_MATCH, DRY_RUN), (409, 412, 428), body_types=bodies.MERGE_PATCH),
+    Route("POST", "/v1/jobs/{id}/pause", "pause_job", OPERATOR,
+          "Fire nothing of a job for now; runs that are there go on", pausing.pause,
+          Answer(200, "Nothing of it fires after this answer.", JobDocument, (ETAG,)), PauseBody,
+          (), (409,), body_optional=True),
+    Route("POST", "/v1/jobs/{id}/resume", "resume_job", OPERATOR,
+          "Let a job fire again that was paused or suspended", pausing.resume,
+          Answer(200, "The job; one that was neither stays as it was.", JobDocument, (ETAG,)),
+          ResumeBody, (), (409,), body_optional=True),
     Route("GET", "/v1/jobs/{id}/executions", "list_executions", VIEWER,
           "List a job's attempts, newest first", runs.executions,
           Answer(200, "A page.", Page[ExecutionDocument], _LISTED), None, PAGE, (400,)),
@@ -148,6 +184,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/schedules/preview", "preview_schedule", VIEWER,
           "Say what a schedule would do; nothing is created", schedules.show,
           Answer(200, "In English, and the next occurrences.", PreviewDocument), PreviewBody),
+    Route("GET", "/v1/forecast", "get_forecast", VIEWER,
+          "Say what is due in the next 72 hours, minute by minute", forecast.show,
+          Answer(200, "As it was counted last.", ForecastDocument), None, FORECAST),
     Route("GET", "/v1/runs/{id}", "get_run", VIEWER, "Show a run", runs.get,
           Answer(200, "The run, unfinished or ended.", RunDocument)),
     Route("POST", "/v1/runs/{id}/cancel", "cancel_run", SUBMITTER,
@@ -226,6 +265,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/lanes/{name}/resume", "resume_lane", OPERATOR,
           "Let the runs of a lane start again", lanes.resume,
           Answer(200, "The lane.", LaneDocument), WhyBody, body_optional=True),
+    Route("GET", "/v1/backlog", "get_backlog", VIEWER,
+          "Say what is late after an outage, and how it is caught up on", backlog.show,
+          Answer(200, "As it stands now, over all tenants.", BacklogDocument)),
     Route("GET", "/v1/tenants", "list_tenants", ADMIN, "List tenants", admin.tenants_page,
           Answer(200, "A page.", Page[TenantDocument], _LISTED), None, PAGE, (400,)),
     Route("POST", "/v1/tenants", "create_tenant", ADMIN, "Create a tenant", admin.create_tenant,
@@ -281,6 +323,7 @@ def create_app(context: AppContext) -> Starlette:
     app.state.commits = Commits(context)
     app.state.quotas = QuotaKeeper(context)
     app.state.lanes = Lanes(context.store)
+    app.state.hot = HotMinutes(context.store)
     return app
 
 

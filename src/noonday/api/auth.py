@@ -91,5 +91,5 @@ class Gate:
         )
         return Caller(
             row["id"], row["tenant_id"], row["tenant"], role, row["max_payload_bytes"],
-            quotas if any(quota is not None for quota in quotas) else None,
+            quotas if any(quota is not None for quota in quotas) else None, row["jitter_sec"],
         )  # fmt: skip

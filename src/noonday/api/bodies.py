@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
@@ -20,7 +20,13 @@ T = TypeVar("T")
 SLOWEST_SEC: Final = 30.0
 
 
-async def read(request: Request, limit: int, *, optional: bool = False) -> bytes:
+JSON: Final = ("application/json",)
+MERGE_PATCH: Final = (*JSON, "application/merge-patch+json")
+
+
+async def read(
+    request: Request, limit: int, *, optional: bool = False, types: Sequence[str] = JSON
+) -> bytes:
     """The body as it was sent; raises a problem when it is too large, too slow or of another type.
 
     ``optional``: an empty one is fine, whatever its type.
@@ -33,7 +39,7 @@ async def read(request: Request, limit: int, *, optional: bool = False) -> bytes
         late = f"The body was not complete within {SLOWEST_SEC:.0f} seconds."
         raise Problem(408, "too_slow", late, headers={"Connection": "close"}) from None
     if not (optional and not body):
-        _check_type(request)
+        _check_type(request, types)
     return body
 
 
@@ -101,11 +107,11 @@ def _too_large(limit: int) -> Problem:
     return problem
 
 
-def _check_type(request: Request) -> None:
+def _check_type(request: Request, types: Sequence[str]) -> None:
     kind, _, parameters = (field(request, b"content-type") or "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
-    if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
-        raise unsupported_media_type()
+    if kind.strip().lower() not in types or charset not in ("", "charset=utf-8"):
+        raise unsupported_media_type(" or ".join(types))
     if (field(request, b"content-encoding") or "identity").lower() != "identity":
         raise Problem(
             415,

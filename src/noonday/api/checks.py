@@ -12,7 +12,15 @@ from uuid import UUID
 from msgspec import UNSET
 
 from noonday.api.reading import Faults, at
-from noonday.api.wire import AfterBody, CronBody, IntervalBody, JobBody, OnceBody, ScheduleBody
+from noonday.api.wire import (
+    AfterBody,
+    CronBody,
+    IntervalBody,
+    JobBody,
+    OnceBody,
+    ScheduleBody,
+    jitter_of,
+)
 from noonday.domain import cron, schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import EPOCH, Cron, Interval, Once
@@ -133,15 +141,20 @@ def _check_cron(body: CronBody, faults: Faults) -> None:
     except ScheduleError as error:
         faults.add("/schedule/timezone", "invalid", error.detail)
         timezone = "UTC"
-    _check_whole(Cron(expression, timezone, body.jitter_sec, starts_at=body.starts_at), faults)
+    wanted = Cron(
+        expression, timezone, jitter_of(body), starts_at=body.starts_at, ends_at=body.ends_at
+    )
+    _check_whole(wanted, faults)
 
 
 def _check_interval(body: IntervalBody, faults: Faults) -> None:
-    if body.jitter_sec >= body.interval_sec:
+    if jitter_of(body) >= body.interval_sec:
         detail = f"must be less than interval_sec, which is {body.interval_sec}"
         faults.add("/schedule/jitter_sec", "out_of_range", detail, "/schedule/interval_sec")
     starts_at = EPOCH if body.starts_at is None else body.starts_at
-    _check_whole(Interval(body.interval_sec, starts_at, body.jitter_sec), faults)
+    _check_whole(
+        Interval(body.interval_sec, starts_at, jitter_of(body), ends_at=body.ends_at), faults
+    )
 
 
 def _check_whole(wanted: Once | Cron | Interval, faults: Faults) -> None:

@@ -13,6 +13,7 @@ from noonday.domain.roles import Role
 from noonday.store import Store
 from noonday.store.backlogs import Backlogs
 from noonday.store.blobs import BlobStore
+from noonday.store.forecasts import HotMinutes
 from noonday.store.lanes import Lanes
 from noonday.store.secretbox import SecretBox
 from noonday.store.wakeups import Wakeups
@@ -53,6 +54,8 @@ class Caller(NamedTuple):
     max_payload_bytes: int
     quotas: Quotas | None = None
     """None without any, so that nothing more is looked at."""
+    jitter_sec: int = 0
+    """What its tenant's recurring jobs have that name no jitter, unless their lane says it."""
 
 
 def context_of(request: Request) -> AppContext:
@@ -68,3 +71,8 @@ def caller_of(request: Request) -> Caller:
 def lanes_of(request: Request) -> Lanes:
     """The lanes as this process knows them."""
     return cast("Lanes", request.app.state.lanes)
+
+
+def hot_of(request: Request) -> HotMinutes:
+    """The hot minutes as this process knows them."""
+    return cast("HotMinutes", request.app.state.hot)

@@ -7,7 +7,7 @@ told apart from those that were carried out before, or are being carried out els
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from datetime import datetime, timedelta
 from secrets import randbits
 from typing import Final, NamedTuple
@@ -23,10 +23,11 @@ from noonday.api.parents import Family
 from noonday.api.problems import Problem, invalid
 from noonday.api.reading import Fault
 from noonday.api.schemas import JobRequest
+from noonday.api.showing import Armed
 from noonday.api.wire import OnceBody
 from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
-from noonday.domain.model import JobSpec, Kind, Schedule, shard_of
+from noonday.domain.model import JobSpec, Kind, Once, Schedule, shard_of
 from noonday.domain.ranking import Ranks, Work, by_time
 from noonday.store import (
     Tx,
@@ -63,6 +64,10 @@ class Order(NamedTuple):
     request_id: str
     refusal: Problem | None = None
     """Why it may not be created, unless it was before: its tenant's quota is used up."""
+    jitter_sec: int = 0
+    """What a recurring job has that names no jitter."""
+    hot: Container[datetime] = ()
+    """The hot minutes."""
 
     @property
     def wanted(self) -> parents.Wanted:
@@ -123,7 +128,7 @@ async def create(
     for n, job_id in zip(fresh, jobs.new_ids(now, len(fresh)), strict=True):
         try:
             if orders[n].request.lane in gone:
-                raise _at_fault("/lane", UNKNOWN_LANE, "has just been deleted")
+                raise at_fault("/lane", UNKNOWN_LANE, "has just been deleted")
             family = parents.family(orders[n].wanted, standing)
             if family is None:
                 results[n] = Moving()
@@ -197,7 +202,7 @@ def _lay_out(
     if order.refusal is not None:
         raise order.refusal
     request, tenant_id = order.request, order.caller.tenant_id
-    wanted, first_at, planned = _plan(request, job_id, now, ledger_start)
+    wanted, first_at, planned = plan(request, order.jitter_sec, job_id, now, ledger_start)
     delay = schedule.jitter(job_id, wanted.jitter_sec)
     due_at = first_at + delay
     opening = timer = waiting = armed = None
@@ -206,17 +211,19 @@ def _lay_out(
             job_id, tenant_id, first_at, due_at, shard_of(job_id),
             request.after.on, request.after.cascade_cancel, len(family.edges),
         )  # fmt: skip
-    elif planned.fire is not None:
+    elif planned.fire is not None and _starts_at_once(wanted, planned):
         opening = Opening(
             job_id, planned.fire, Kind.SCHEDULE, tenant_id, planned.fire + delay, 1,
             request.lane, request.priority, None, request.target_host, request.concurrency_key,
         )  # fmt: skip
-    # What is out of its grace already has a timer too: the scheduler's tick records the miss.
-    if waiting is None:
-        armed = first_at if planned.missed else planned.rearm
+        if planned.rearm is not None:
+            armed = Armed(planned.rearm, 2)
+    else:
+        # Also where it is out of its grace already: the scheduler's tick records the miss.
+        armed = Armed(first_at, 1)
     if armed is not None:
-        seq = 2 if opening else 1
-        timer = Timer(job_id, armed, armed + delay, 1, seq, shard_of(job_id))
+        at = armed.occurrence_at
+        timer = Timer(job_id, at, at + delay, 1, armed.seq, shard_of(job_id))
     spec = JobSpec(
         wanted, request.target, request.retry_policy, request.lease_sec,
         request.on_unknown, request.cancel_url,
@@ -226,19 +233,34 @@ def _lay_out(
     if armed is not None and not opening:
         next_run_at = showing.next_run(wanted, job_id, armed, due_at)
     waits_for = family.open[: showing.WAITS_FOR]
-    document = showing.new_job(job, text_id, spec, request, armed, next_run_at, waits_for)
+    document = showing.new_job(
+        job, text_id, spec, request, armed, next_run_at, waits_for, order.hot
+    )
     answer = Answer(202, f"/v1/jobs/{text_id}", _encode(document))
     return _Rows(job, timer, opening, waiting, family, _audit(order, job, text_id), answer)
 
 
-def _plan(
-    request: JobRequest, job_id: UUID, now: datetime, ledger_start: datetime
+def _starts_at_once(wanted: Schedule, planned: schedule.Plan) -> bool:
+    """Whether what is due needs no tick: nothing ends with it, and nothing will wait for it."""
+    if isinstance(wanted, Once):
+        return True
+    return planned.rearm is not None and wanted.overlap in ("skip", "allow")
+
+
+def plan(
+    request: JobRequest, jitter_sec: int, job_id: UUID, now: datetime, ledger_start: datetime
 ) -> tuple[Schedule, datetime, schedule.Plan]:
+    """The schedule that a request comes to ``now``, its first occurrence, and what is due of it; a
+    problem when that cannot be carried out. ``jitter_sec`` is that of recurring jobs that name
+    none."""
     try:
-        wanted = request.schedule(now)
+        wanted = request.schedule(now, jitter_sec)
         first_at = schedule.first(wanted, job_id, now)
+        if first_at is None and getattr(request.wanted, "ends_at", None) is not None:
+            detail = "leaves no occurrence from now on"
+            raise at_fault("/schedule/ends_at", "out_of_range", detail)
         if first_at is None:
-            raise _at_fault("/schedule", "never_fires", "leaves no occurrence before 2200-01-01")
+            raise at_fault("/schedule", "never_fires", "leaves no occurrence before 2200-01-01")
         schedule.check(wanted, job_id)
         planned = schedule.plan(wanted, first_at, job_id, now)
     except ScheduleError as error:
@@ -246,9 +268,9 @@ def _plan(
         delayed = isinstance(body, OnceBody) and body.run_at is None and error.field == "run_at"
         field = "delay" if delayed else error.field
         code = "out_of_range" if error.field == "run_at" else "invalid"
-        raise _at_fault(f"/schedule/{field}", code, error.detail) from None
+        raise at_fault(f"/schedule/{field}", code, error.detail) from None
     if first_at < ledger_start:
-        raise _at_fault(
+        raise at_fault(
             "/schedule/run_at",
             "before_ledger",
             f"must not lie before {ledger_start:%Y-%m-%d}, where the ledger begins",
@@ -256,7 +278,8 @@ def _plan(
     return wanted, first_at, planned
 
 
-def _at_fault(pointer: str, code: str, detail: str) -> Problem:
+def at_fault(pointer: str, code: str, detail: str) -> Problem:
+    """A body with one fault."""
     return invalid([Fault(pointer, code, detail)])
 
 

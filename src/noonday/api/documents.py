@@ -11,12 +11,21 @@ from functools import lru_cache
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from noonday.api.problems import ProblemDocument
 from noonday.domain.dependencies import NOTHING, After
 from noonday.domain.explaining import Constraint
-from noonday.domain.model import Cron, HttpTarget, Interval, Once, RetryPolicy, Schedule
+from noonday.domain.model import (
+    Cron,
+    HttpTarget,
+    Interval,
+    Misfire,
+    Once,
+    Overlap,
+    RetryPolicy,
+    Schedule,
+)
 
 T = TypeVar("T")
 
@@ -63,14 +72,14 @@ class CronDocument(msgspec.Struct, frozen=True, tag="cron", tag_field="type"):
     cron: str
     timezone: str
     jitter_sec: int
-    misfire: Literal["one"]
-    overlap: Literal["skip", "allow"]
+    misfire: Misfire
+    overlap: Overlap
     grace_sec: int
     dst_gap: Literal["run", "skip"]
     dst_fold: Literal["first", "second", "both"]
     starts_at: Stamp | None
-    ends_at: None = None
-    max_occurrences: None = None
+    ends_at: Stamp | None
+    max_occurrences: int | None
 
 
 class IntervalDocument(msgspec.Struct, frozen=True, tag="interval", tag_field="type"):
@@ -79,11 +88,11 @@ class IntervalDocument(msgspec.Struct, frozen=True, tag="interval", tag_field="t
     interval_sec: int
     starts_at: Stamp
     jitter_sec: int
-    misfire: Literal["one"]
-    overlap: Literal["skip", "allow"]
+    misfire: Misfire
+    overlap: Overlap
     grace_sec: int
-    ends_at: None = None
-    max_occurrences: None = None
+    ends_at: Stamp | None
+    max_occurrences: int | None
 
 
 ScheduleDocument = OnceDocument | CronDocument | IntervalDocument
@@ -105,6 +114,8 @@ def schedule_document(schedule: Schedule) -> ScheduleDocument:
                 schedule.dst_gap,
                 schedule.dst_fold,
                 maybe(schedule.starts_at),
+                maybe(schedule.ends_at),
+                schedule.max_occurrences,
             )
         case Interval():
             return IntervalDocument(
@@ -114,6 +125,8 @@ def schedule_document(schedule: Schedule) -> ScheduleDocument:
                 schedule.misfire,
                 schedule.overlap,
                 schedule.grace_sec,
+                maybe(schedule.ends_at),
+                schedule.max_occurrences,
             )
 
 
@@ -133,6 +146,7 @@ class PreviewDocument(msgspec.Struct, frozen=True):
     schedule: ScheduleDocument
     sentence: str
     fires: list[FireDocument]
+    notes: Annotated[list[str], _note("What to think about.")] | UnsetType = UNSET
 
 
 class TargetDocument(msgspec.Struct, frozen=True, gc=False, tag="http", tag_field="type"):
@@ -223,6 +237,32 @@ class JobDocument(msgspec.Struct, frozen=True, gc=False):
         list[str], _note("Of the jobs in `after`, those that have not ended, up to 20.")
     ]
     concurrency_key: str | None = None
+    notes: Annotated[list[str], _note("When it was created: what to think about.")] | UnsetType = (
+        UNSET
+    )
+    paused_until: Annotated[Stamp | None, _note("When it goes on by itself.")] = None
+
+
+class FiresChange(msgspec.Struct, frozen=True):
+    """The next nominal times of a job before and after a change, up to five each."""
+
+    before: list[Stamp]
+    after: list[Stamp]
+    added: list[Stamp]
+    removed: list[Stamp]
+
+
+class JobChanges(msgspec.Struct, frozen=True):
+    """What a change of a job comes to."""
+
+    fields: Annotated[list[str], _note("Those that are not what they were.")]
+    next_fires: FiresChange
+
+
+class ChangedJobDocument(JobDocument, frozen=True, gc=False, kw_only=True):
+    """A job as it is after a change, and what that came to."""
+
+    changes: JobChanges
 
 
 class BatchItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -320,20 +360,35 @@ class ExecutionDocument(msgspec.Struct, frozen=True):
     ]
 
 
-class OccurrenceDocument(msgspec.Struct, frozen=True):
-    """A line of the ledger: one nominal time of a job, and its one outcome."""
+class RangeDocument(msgspec.Struct, frozen=True):
+    """Nominal times one after the other that came to the same."""
 
-    run_id: str
+    from_at: Annotated[Stamp, _note("The first of them.")]
+    to_at: Annotated[Stamp, _note("The last.")]
+    count: Annotated[int | None, _note("Null: too many to be counted.")]
+    by: Annotated[str, _note("The API key that has caused it, or the part of the service.")]
+
+
+class OccurrenceDocument(msgspec.Struct, frozen=True):
+    """A line of the ledger: one nominal time of a job, and its one outcome; or, with ``range``,
+    several that came to the same."""
+
+    run_id: Annotated[str | None, _note("Null of a range.")]
     kind: Literal["schedule", "trigger", "backfill"]
-    occurrence_at: Stamp
-    due_at: Stamp
-    materialized_at: Stamp
-    late_ms: Annotated[int, _note("From due to materialized.")]
+    occurrence_at: Annotated[Stamp, _note("Of a range, the last.")]
+    due_at: Annotated[Stamp | None, _note("Null of a range.")]
+    materialized_at: Annotated[Stamp, _note("When the line was written.")]
+    late_ms: Annotated[int | None, _note("From due to materialized; null of a range.")]
     outcome: str | None
     reason: str | None
     blocking_run: str | None
     ended_at: Stamp | None
     attempts: int | None
+    schedule_version: Annotated[
+        int | None,
+        _note("Counts what changed the job or took it out of service; null beside its schedule."),
+    ] = None
+    range: RangeDocument | None = None
 
 
 TargetState = Literal["CLOSED", "OPEN", "HALF_OPEN", "SUSPENDED"]
@@ -440,15 +495,40 @@ class OperationDocument(msgspec.Struct, frozen=True):
     """A bulk action, and how far it is."""
 
     id: str
-    kind: Literal["cancel_jobs"]
+    kind: Literal["cancel_jobs", "backfill"]
     state: Literal["RUNNING", "DONE", "ABORTED", "FAILED"]
-    looked_at: Annotated[int, _note("Jobs that it has gone through, matching or not.")]
-    cancelled: Annotated[int, _note("Jobs that had something left to end.")]
+    job_id: Annotated[str | None, _note("The job that is backfilled.")]
+    total: Annotated[int | None, _note("What there is to look at; null: nobody has counted.")]
+    looked_at: Annotated[
+        int, _note("Jobs, or nominal times, that it has gone through, meant or not.")
+    ]
+    done: Annotated[int, _note("Jobs that were cancelled, or nominal times that were opened.")]
+    skipped: Annotated[
+        int,
+        _note(
+            "Those it has gone through for which there was nothing to do: jobs that do not match "
+            "or had nothing left, nominal times that have run, or that the schedule leaves out."
+        ),
+    ]
     created_by: str
     created_at: Stamp
     changed_at: Stamp
     ended_at: Stamp | None
     error: str | None
+
+
+class BackfillCount(msgspec.Struct, frozen=True):
+    """What a backfill would find; nothing was written."""
+
+    nominal: Annotated[int, _note("Nominal times in the range.")]
+    to_run: Annotated[int, _note("Those that would run.")]
+    ran: Annotated[int, _note("Those that have run, or are running or waiting to.")]
+    left_out: Annotated[
+        int,
+        _note(
+            "The others: local times that do not exist, and what the scheduler is about to fire."
+        ),
+    ]
 
 
 class TenantDocument(msgspec.Struct, frozen=True):
@@ -465,6 +545,9 @@ class TenantDocument(msgspec.Struct, frozen=True):
     deliveries_per_sec: Annotated[float | None, _note("How fast it sends; null: not limited.")]
     max_running: Annotated[int | None, _note("Its runs that are carried out at a time, at most.")]
     weight: Annotated[float, _note("Its part of a lane's slots, against other tenants'.")]
+    jitter_sec: Annotated[
+        int, _note("Of recurring jobs that name no jitter, unless their lane says it.")
+    ]
     created_at: Stamp
     secrets_rotated_at: Stamp
     signing_secret: str | None = None
@@ -539,8 +622,106 @@ class LaneDocument(msgspec.Struct, frozen=True):
     ageing_sec: float
     objective_sec: float | None
     sheddable: bool
+    jitter_sec: Annotated[
+        int | None, _note("Of recurring jobs that name no jitter; null: as their tenant's.")
+    ]
     counts: Annotated[LaneCount | None, _note("Null until a scheduler has counted.")]
     scaling: Annotated[LaneScaling | None, _note("Null until a scheduler has looked.")]
+
+
+class BacklogDelay(msgspec.Struct, frozen=True):
+    """A lane of which late recurring timers wait, since its runs do."""
+
+    lane: str
+    since: Stamp
+    waited_sec: Annotated[float, _note("How long the run that waits longest has.")]
+    priority: Annotated[int, _note("Jobs of this priority wait, and of all that are less urgent.")]
+
+
+class BacklogDocument(msgspec.Struct, frozen=True):
+    """What is late after an outage, of all tenants, and how the schedulers catch up on it."""
+
+    late_after_sec: Annotated[float, _note("A timer is late that is overdue by more.")]
+    remaining: Annotated[int, _note("Timers that are late.")]
+    exact: Annotated[bool, _note("Whether they were counted; of many a sample is.")]
+    oldest_due_at: Stamp | None
+    rate_per_sec: Annotated[float, _note("Late timers fired, over the last minute.")]
+    eta_sec: Annotated[
+        float | None,
+        _note("How long it takes still, at this rate. Null while none is fired that could be."),
+    ]
+    share: Annotated[
+        float | None, _note("The most that it gets beside fresh work; null without a scheduler.")
+    ]
+    limit_sec: Annotated[float | None, _note("When a lane delays what recurs; see `delays`.")]
+    delayed: Annotated[int, _note("Late timers that `delays` held up when last looked through.")]
+    delays: list[BacklogDelay]
+
+
+class MinuteDocument(msgspec.Struct, frozen=True):
+    """What is due in a minute: occurrences to expect, so they may be a fraction."""
+
+    at: Stamp
+    occurrences: float
+    hot: Annotated[bool, _note("Whether much is due then in the service as a whole.")]
+    with_jitter: Annotated[
+        float | None, _note("What would be due then with `jitter_sec`, where that is given.")
+    ] = None
+    hot_with_jitter: bool | None = None
+
+
+class ShareDocument(msgspec.Struct, frozen=True):
+    """A part of what is due in a minute; without a name, all that is too small to be listed."""
+
+    name: str | None
+    occurrences: float
+
+
+class HotMinuteDocument(msgspec.Struct, frozen=True):
+    """What a hot minute consists of: the biggest tenants, lanes and hosts."""
+
+    at: Stamp
+    occurrences: float
+    with_jitter: float | None
+    hot_with_jitter: bool | None
+    tenants: list[ShareDocument]
+    lanes: list[ShareDocument]
+    target_hosts: list[ShareDocument]
+
+
+class OutlookDocument(msgspec.Struct, frozen=True):
+    """All minutes together."""
+
+    hot_minutes: int
+    busiest_at: Stamp | None
+    busiest: Annotated[float, _note("What is due in the busiest minute.")]
+
+
+class ForecastDocument(msgspec.Struct, frozen=True):
+    """What is due, minute by minute, as it was counted last."""
+
+    computed_at: Annotated[Stamp | None, _note("Null until a scheduler has counted.")]
+    took_sec: float | None
+    starts_at: Stamp | None
+    ends_at: Stamp | None
+    estimated: Annotated[
+        bool, _note("Timers were too many to look at each: of one-off jobs these are estimates.")
+    ]
+    occurrences: Annotated[float, _note("In all.")]
+    hot_from: Annotated[
+        float | None, _note("A minute is hot in which so much is due in the service as a whole.")
+    ]
+    outlook: OutlookDocument
+    with_jitter: Annotated[OutlookDocument | None, _note("The same with `jitter_sec`.")]
+    minutes: Annotated[list[MinuteDocument], _note("Those in which nothing is due are left out.")]
+    hot: Annotated[list[HotMinuteDocument], _note("The biggest hot minutes, 100 at the most.")]
+    folded_minutes: Annotated[
+        int,
+        _note(
+            "In so many minutes some streams were too small to be listed by tenant, lane and host: "
+            "there a number that is narrowed down may be too low."
+        ),
+    ]
 
 
 class AlertDocument(msgspec.Struct, frozen=True):

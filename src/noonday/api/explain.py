@@ -11,6 +11,7 @@ from noonday.api.ids import job_id_of
 from noonday.api.pages import json
 from noonday.api.problems import not_found
 from noonday.domain import explaining
+from noonday.domain.catch_up import LATE, summed
 from noonday.domain.explaining import MOST_AHEAD, Explanation, Facts, Use, ranges_before
 from noonday.domain.ranking import AGEING_SEC
 from noonday.domain.rates import KEY_PREFIX
@@ -42,7 +43,7 @@ async def _facts(tx: Tx, job: Row) -> Facts:
 
 async def _without_run(tx: Tx, facts: Facts) -> Facts:
     job_id = facts.job["id"]
-    if facts.job["state"] != "ACTIVE":
+    if facts.job["state"] not in ("ACTIVE", "ENDED"):
         return facts
     waiting = await explanations.waiting(tx, job_id)
     if waiting is not None:
@@ -50,8 +51,14 @@ async def _without_run(tx: Tx, facts: Facts) -> Facts:
         return facts._replace(waiting=waiting, parents=[str(one) for one in found.get(job_id, ())])
     timer = await explanations.timer(tx, job_id)
     if timer is not None:
-        return facts._replace(timer=timer, scheduler_alive=timer["owned"])
+        facts = facts._replace(timer=timer, scheduler_alive=timer["owned"])
+        return await _late(tx, facts) if timer["due_at"] < facts.now - LATE else facts
     return facts._replace(last=await explanations.last(tx, job_id))
+
+
+async def _late(tx: Tx, facts: Facts) -> Facts:
+    together = summed(await workers.catch_ups(tx))
+    return facts._replace(delay=together and together.delays.get(facts.job["lane"]))
 
 
 async def _of_hold(tx: Tx, facts: Facts, run: Row) -> Facts:

@@ -15,6 +15,9 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _VISIBLE: Final = re.compile(r"[!-~]{1,255}")
 # A string of RFC 9651 §3.3.3: in double quotes, with a backslash before a quote or a backslash.
 _QUOTED: Final = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')
+# What follows the version tells how the thing stood, which is not what a change is about. A weak
+# tag never matches.
+_VERSION: Final = re.compile(r'"v([0-9]{1,9})(?:-[0-9a-f]+)?"')
 _TRACEPARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
@@ -58,6 +61,22 @@ def idempotency_key(request: Request) -> str | None:
             "Idempotency-Key must be given once, as 1 to 255 visible ASCII characters.",
         )
     return key
+
+
+def if_match(request: Request) -> frozenset[int] | None:
+    """The versions of a thing that a change is meant for (``If-Match``, RFC 9110 §13.1.1); None: of
+    whichever it is. A problem when nothing says that."""
+    given = [tag.strip() for one in request.headers.getlist("if-match") for tag in one.split(",")]
+    if not given:
+        raise Problem(
+            428,
+            "precondition_required",
+            "If-Match is required: the ETag of what is to be changed, or * for any.",
+        )
+    if "*" in given:
+        return None
+    found = (_VERSION.fullmatch(tag) for tag in given)
+    return frozenset(int(tag[1]) for tag in found if tag)
 
 
 def traceparent(request: Request) -> str | None:

@@ -28,7 +28,7 @@ from noonday.api.showing import shown
 from noonday.domain.model import MICROSECOND, JobSpec, Kind, Once, RunKey, shard_of
 from noonday.domain.ranking import Ranks
 from noonday.domain.roles import Role
-from noonday.store import Row, Tx, cancels, jobs, locks, occurrences, reports, runs
+from noonday.store import Row, Tx, cancels, jobs, locks, occurrences, overlaps, reports, runs
 from noonday.store.backlogs import Change
 from noonday.store.jobs import Filter
 from noonday.store.occurrences import Opening
@@ -67,15 +67,15 @@ async def get(request: Request) -> Response:
     """One job, or 304 when the caller has it as it is."""
     job_id = job_id_of(request)
     async with context_of(request).store.transaction() as tx:
-        document = await _shown(tx, request, job_id)
+        document = await shown_job(tx, request, job_id)
     body = _encode(document)
-    tag = _tag(document, body)
+    tag = tag_of(document, body)
     if _has(request, tag):
         return Response(status_code=304, headers={"ETag": tag})
     return Response(body, 200, {"ETag": tag}, "application/json")
 
 
-def _tag(document: JobDocument, body: bytes) -> str:
+def tag_of(document: JobDocument, body: bytes) -> str:
     """The version, and a digest: how a job stands changes without a new version."""
     return f'"v{document.version}-{blake2b(body, digest_size=6).hexdigest()}"'
 
@@ -86,7 +86,8 @@ def _has(request: Request, tag: str) -> bool:
     return any(one.strip().removeprefix("W/") in (tag, "*") for one in given.split(","))
 
 
-async def _shown(tx: Tx, request: Request, job_id: UUID) -> JobDocument:
+async def shown_job(tx: Tx, request: Request, job_id: UUID) -> JobDocument:
+    """The caller's job as it stands; a 404 if there is none."""
     row = await reports.job(tx, job_id, caller_of(request).tenant_id)
     if row is None:
         raise not_found("No job")
@@ -104,24 +105,29 @@ async def cancel(request: Request) -> Response:
     query = Query(request)
     stop = query.choice("running", RUNNING_WORDS) == "cancel"
     query.check()
-    document = None
+    document: JobDocument | None = None
     change = Change(context_of(request).backlogs, {job_id: caller_of(request).tenant_id})
     async with context_of(request).store.transaction() as tx:
-        job = await _locked(tx, request, "job.cancel", job_id)
+        job = await locked(tx, request, "job.cancel", job_id)
         if job is not None:
             require_own(job, caller_of(request))
             await change.begin(tx)
             await _cancel(tx, request, job, stop=stop)
             await change.end(tx)
-            document = await _shown(tx, request, job_id)
+            document = await shown_job(tx, request, job_id)
     change.note()
     if document is None:
         raise not_found("No job")
+    return answer(document)
+
+
+def answer(document: JobDocument) -> Response:
+    """A job as it is after something was done to it."""
     body = _encode(document)
-    return Response(body, 200, {"ETag": _tag(document, body)}, "application/json")
+    return Response(body, 200, {"ETag": tag_of(document, body)}, "application/json")
 
 
-async def _locked(tx: Tx, request: Request, action: str, job_id: UUID) -> Row | None:
+async def locked(tx: Tx, request: Request, action: str, job_id: UUID) -> Row | None:
     """The caller's job, kept from every tick until the transaction ends; None is in the log.
 
     A try at somebody else's job costs the same as one at a job that nobody has.
@@ -136,10 +142,10 @@ async def _locked(tx: Tx, request: Request, action: str, job_id: UUID) -> Row | 
 
 
 def require_own(job: Row, caller: Caller) -> None:
-    """A submitter may end what its own key created; who has a higher role, everything."""
+    """A submitter may end or change what its own key created; who has a higher role, everything."""
     if caller.role < Role.OPERATOR and job["created_by"] != caller.key_id:
         raise Problem(
-            403, "forbidden", "A key with the role submitter cancels only what it created."
+            403, "forbidden", "A key with the role submitter ends and changes only what it created."
         )
 
 
@@ -184,13 +190,15 @@ async def trigger(request: Request) -> Response:
 
 
 async def _trigger(tx: Tx, request: Request, job_id: UUID, reason: str) -> Answer | Problem:
-    job = await _locked(tx, request, "job.trigger", job_id)
+    job = await locked(tx, request, "job.trigger", job_id)
     if job is None:
         return not_found("No job")
     if job["state"] == "CANCELLED":
         raise Problem(409, "job_cancelled", "The job is cancelled; nothing of it runs any more.")
-    await _require_room(tx, job)
+    waits = await _waits(tx, job)
     key = await _open(tx, job, context_of(request).ranks)
+    if waits:
+        await overlaps.queue(tx, key)
     done = {"run": str(key), "reason": reason}
     await note(tx, request, "job.trigger", ("job", job_id), after=done)
     row = await reports.run(tx, key, job["tenant_id"])
@@ -199,17 +207,19 @@ async def _trigger(tx: Tx, request: Request, job_id: UUID, reason: str) -> Answe
     return Answer(202, f"/v1/runs/{key}", _encode(run_document(row)))
 
 
-async def _require_room(tx: Tx, job: Row) -> None:
+async def _waits(tx: Tx, job: Row) -> bool:
+    """Whether a run of the job has to wait for one that is unfinished."""
     schedule = _read_spec(job["spec"]).schedule
-    if isinstance(schedule, Once) or schedule.overlap != "skip":
-        return
+    if isinstance(schedule, Once) or schedule.overlap == "allow":
+        return False
     unfinished = await runs.of_job(tx, job["id"], 1)
-    if unfinished:
+    if unfinished and schedule.overlap == "skip":
         raise Problem(
             409,
             "overlap",
             f"The job does not overlap itself, and run {runs.key_of(unfinished[0])} is unfinished.",
         )
+    return bool(unfinished)
 
 
 async def _open(tx: Tx, job: Row, ranks: Ranks) -> RunKey:

@@ -23,7 +23,14 @@ from noonday.api.schemas import LaneBody
 from noonday.domain.lanes import MOST_LANES, READY_MADE, Lane, is_name
 from noonday.store import Row, Tx, lanes, scaling
 
-_SETTINGS: Final = ("weight", "max_running", "ageing_sec", "objective_sec", "sheddable")
+_SETTINGS: Final = (
+    "weight",
+    "max_running",
+    "ageing_sec",
+    "objective_sec",
+    "sheddable",
+    "jitter_sec",
+)
 
 
 async def page(request: Request) -> Response:
@@ -82,7 +89,8 @@ async def delete(request: Request) -> Response:
         await lanes.own(tx, name)
         document = await _shown(tx, name)
         if await lanes.used(tx, name):
-            raise Problem(409, "lane_in_use", "Jobs belong to this lane, ended ones perhaps.")
+            detail = "Jobs belong to this lane, ended ones perhaps, or a backfill."
+            raise Problem(409, "lane_in_use", detail)
         await lanes.delete(tx, name)
         await note(tx, request, "lane.delete", ("lane", name))
     _changed(request)
@@ -144,6 +152,7 @@ def _document(lane: Lane, counted: Row | None, wanted: Row | None) -> LaneDocume
         ageing_sec=lane.ageing_sec,
         objective_sec=lane.objective_sec,
         sheddable=lane.sheddable,
+        jitter_sec=lane.jitter_sec,
         counts=None if counted is None else _counts(counted),
         scaling=None if wanted is None else _scaling(wanted),
     )

@@ -67,9 +67,11 @@ PROBLEMS: Final[dict[int, tuple[str, tuple[Parameter, ...]]]] = {
         "In conflict with the state of things, or with an earlier use of the key.",
         (RETRY_AFTER,),
     ),
+    412: ("It is not at the version that the change is meant for.", ()),
     413: ("Too large; the limit is in `detail`.", ()),
     415: ("The body is not of the type that is read here.", ()),
     422: ("Understood, but wrong: `errors` names every fault.", ()),
+    428: ("`If-Match` is required.", ()),
     429: (
         "A quota of the tenant is used up: `violated-policies` says which.",
         (RETRY_AFTER, RATE_LIMIT, RATE_LIMIT_POLICY),
@@ -156,12 +158,12 @@ def _operation(route: Route, of_body: dict[str, Any]) -> dict[str, Any]:
     else:
         operation["description"] = f"Needs a key with the role {route.role.word}, or a higher one."
     if route.request is not None:
-        content = {"schema": of_body[repr(route.request)]}
+        content: dict[str, Any] = {"schema": of_body[repr(route.request)]}
         if route.request in EXAMPLES:
             content["example"] = EXAMPLES[route.request]
         operation["requestBody"] = {
             "required": not route.body_optional,
-            "content": {"application/json": content},
+            "content": dict.fromkeys(route.body_types, content),
         }
     return operation
 

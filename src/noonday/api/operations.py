@@ -30,6 +30,15 @@ CANCEL_JOBS: Final = "POST /v1/jobs:cancel"
 _encode: Final = msgspec.json.Encoder().encode
 
 
+class _Subject(msgspec.Struct):
+    """What is shown of what was asked for."""
+
+    job_id: str | None = None
+
+
+_read_subject: Final = msgspec.json.Decoder(_Subject).decode
+
+
 async def cancel_jobs(request: Request) -> Response:
     """Cancel all jobs that a filter matches, as an operation."""
     context = context_of(request)
@@ -61,7 +70,12 @@ async def _begin(tx: Tx, request: Request, wanted: BulkCancelBody) -> Answer:
     await operations.create(tx, made, caller.tenant_id, "cancel_jobs", text, caller.key_id)
     await note(tx, request, "operation.create", ("operation", made), after=wanted)
     row = await operations.one(tx, made, caller.tenant_id)
-    return Answer(202, f"/v1/operations/{made}", _encode(_document(there(row))))
+    return accepted(there(row))
+
+
+def accepted(row: Row) -> Answer:
+    """The answer to whoever has asked for an operation."""
+    return Answer(202, f"/v1/operations/{row['id']}", _encode(_document(row)))
 
 
 async def page(request: Request) -> Response:
@@ -106,8 +120,11 @@ def _document(row: Row) -> OperationDocument:
         id=str(row["id"]),
         kind=row["kind"],
         state=row["state"],
+        job_id=_read_subject(row["request"]).job_id,
+        total=row["total"],
         looked_at=row["looked_at"],
-        cancelled=row["done"],
+        done=row["done"],
+        skipped=row["looked_at"] - row["done"],
         created_by=row["created_by"],
         created_at=stamp(row["created_at"]),
         changed_at=stamp(row["changed_at"]),

@@ -42,6 +42,7 @@ LETTER_FILTERS: Final = (
     Parameter("dead_from", "query", "Given up at this time or later.", _INSTANT),
     Parameter("dead_to", "query", "Given up before this time.", _INSTANT),
 )
+BOOLEANS: Final = ("true", "false")
 RUNNING_WORDS: Final = ("finish", "cancel")
 RUNNING: Final = Parameter(
     "running",
@@ -58,10 +59,37 @@ GROUP_BY: Final = Parameter(
     "Count the letters of each kind instead, the newest 200,000 at most.",
     _one_of(dlq.GROUPINGS),
 )
+_JITTER: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": 86_400}
+FORECAST: Final = (
+    Parameter(
+        "hours", "query", "How far to look.",
+        {"type": "integer", "minimum": 1, "maximum": 72, "default": 72},
+    ),
+    Parameter("lane", "query", "Only what queues in this lane.", _TEXT),
+    Parameter("target_host", "query", "Only what calls this host.", _TEXT),
+    Parameter(
+        "tenant", "query", "Only what belongs to this tenant. Keys with the role admin see all "
+        "tenants without it, others only their own.", _TEXT,
+    ),
+    Parameter("hot_only", "query", "List hot minutes alone.", _one_of(BOOLEANS)),
+    Parameter(
+        "jitter_sec", "query", "Say as well what it would be like if all recurring jobs that have "
+        "no jitter had this one.", _JITTER,
+    ),
+)  # fmt: skip
 WHY: Final = Parameter("reason", "query", "Why, for people.", _TEXT, required=True)
 TENANT: Final = Parameter("tenant", "query", "Only the keys of this tenant.", _TEXT)
 IF_NONE_MATCH: Final = Parameter(
     "If-None-Match", "header", "An `ETag` seen before: 304 if nothing has changed since."
+)
+IF_MATCH: Final = Parameter(
+    "If-Match",
+    "header",
+    "The `ETag` of the job that the change is meant for, of which only the version counts; or `*`.",
+    required=True,
+)
+DRY_RUN: Final = Parameter(
+    "dry_run", "query", "Only say what it would come to.", _one_of(("true", "false"))
 )
 TRACEPARENT: Final = Parameter(
     "traceparent", "header", "The trace that deliveries of the job continue (W3C Trace Context)."

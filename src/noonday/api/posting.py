@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence, Set
+from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
@@ -12,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from noonday.api import bodies, headers, keys, problems, schemas
+from noonday.api.auth import KNOWN_SEC
 from noonday.api.checks import UNKNOWN_LANE, Ports
 from noonday.api.commits import Commits, Outcome
 from noonday.api.context import (
@@ -20,6 +22,7 @@ from noonday.api.context import (
     Caller,
     caller_of,
     context_of,
+    hot_of,
     lanes_of,
 )
 from noonday.api.creation import Order
@@ -31,7 +34,7 @@ from noonday.api.quotas import QuotaKeeper
 from noonday.api.reading import Fault
 from noonday.api.schemas import Batch, Item, JobRequest
 from noonday.domain.errors import StoreUnavailable
-from noonday.domain.lanes import READY_MADE
+from noonday.domain.lanes import READY_MADE, Lane, usual_jitter
 from noonday.store import workers
 from noonday.store.blobs import new_reference
 from noonday.store.connections import host_name
@@ -49,10 +52,10 @@ async def create(request: Request) -> Response:
     context = context_of(request)
     body = await bodies.read(request, context.body_limit)
     use = keys.use_of(request, SINGLE, body)
-    job = await _read(request, schemas.read_job, body)
+    job = await read_body(request, schemas.read_job, body)
     if isinstance(job, list):
         raise problems.invalid(job)
-    sender = _sender(request)
+    sender = await _sender(request)
     sender.require_fit(job)
     share = await _quotas(request).ask(sender.caller, [len(job.payload)])
     try:
@@ -78,7 +81,7 @@ async def create_batch(request: Request) -> Response:
     """Create up to a thousand jobs: each by itself, or all of them or none."""
     context = context_of(request)
     body = await bodies.read(request, context.batch_body_limit)
-    batch = await _read(request, schemas.read_batch, body)
+    batch = await read_body(request, schemas.read_batch, body)
     if isinstance(batch, list):
         raise problems.invalid(batch)
     sizes = _sizes(request, batch)
@@ -121,7 +124,7 @@ class _Reads(Protocol[T_co]):
     ) -> T_co | list[Fault]: ...
 
 
-async def _read(request: Request, read: _Reads[T_co], body: bytes) -> T_co | list[Fault]:
+async def read_body(request: Request, read: _Reads[T_co], body: bytes) -> T_co | list[Fault]:
     """The body, read by the lanes that this process knows of; when one is not known, by those that
     there are by now. (One that is gone is found out when its jobs are written.)"""
     context, lanes = context_of(request), lanes_of(request)
@@ -148,7 +151,7 @@ async def _each(
     request: Request, items: Sequence[Item], refusals: Mapping[int, Problem | None]
 ) -> list[Answer | Problem]:
     """The jobs that are in order, made together; what is wrong with one is its own matter."""
-    context, sender = context_of(request), _sender(request)
+    context, sender = context_of(request), await _sender(request)
     use_of = keys.uses(request, BATCH)
     outcomes: dict[int, Outcome] = {}
     orders: dict[int, Order] = {}
@@ -208,7 +211,7 @@ async def _all_or_none(
         raise Problem(422, "invalid", "Jobs of the batch have faults; see errors.", errors=faults)
     if refusal is not None and any(item.idempotency_key is None for item in items):
         raise refusal
-    context, sender = context_of(request), _sender(request)
+    context, sender = context_of(request), await _sender(request)
     use_of = keys.uses(request, BATCH)
     orders: list[Order] = []
     try:
@@ -229,6 +232,8 @@ class _Sender(NamedTuple):
     caller: Caller
     traceparent: str | None
     request_id: str
+    lanes: Mapping[str, Lane]
+    hot: Set[datetime]
 
     def require_fit(self, job: JobRequest) -> None:
         """Raise a problem for a payload that is larger than the tenant may have."""
@@ -238,11 +243,17 @@ class _Sender(NamedTuple):
 
     def order(self, job: JobRequest, use: Use | None, refusal: Problem | None) -> Order:
         """The order for a job."""
-        return Order(self.caller, job, None, use, self.traceparent, self.request_id, refusal)
+        return Order(
+            self.caller, job, None, use, self.traceparent, self.request_id, refusal,
+            usual_jitter(self.lanes.get(job.lane), self.caller.jitter_sec), self.hot,
+        )  # fmt: skip
 
 
-def _sender(request: Request) -> _Sender:
-    return _Sender(caller_of(request), headers.traceparent(request), problems.request_id(request))
+async def _sender(request: Request) -> _Sender:
+    return _Sender(
+        caller_of(request), headers.traceparent(request), problems.request_id(request),
+        await lanes_of(request).known(KNOWN_SEC), await hot_of(request).known(),
+    )  # fmt: skip
 
 
 def _sizes(request: Request, batch: Batch) -> dict[int, int]:
@@ -267,10 +278,10 @@ async def _kept(context: AppContext, order: Order) -> Order:
     """The order, its payload put into the blob store if it is a big one."""
     if not _is_big(order):
         return order
-    return order._replace(payload_ref=await _put(context, order.request.payload))
+    return order._replace(payload_ref=await put_payload(context, order.request.payload))
 
 
-async def _put(context: AppContext, payload: bytes) -> str:
+async def put_payload(context: AppContext, payload: bytes) -> str:
     """Write a big payload before the row that names it."""
     if not context.blobs_shared:
         async with context.store.transaction() as tx:

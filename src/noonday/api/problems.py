@@ -143,13 +143,13 @@ def too_large(limit: int, what: str = "body") -> Problem:
     return Problem(413, "too_large", f"The {what} is larger than {limit} bytes.")
 
 
-def unsupported_media_type(wanted: str = "application/json") -> Problem:
+def unsupported_media_type(wanted: str) -> Problem:
     """The body is not of the type that is read here (RFC 9110 §15.5.16)."""
     return Problem(
         415,
         "unsupported_media_type",
         f"The body must be {wanted}, and say so in Content-Type.",
-        headers={"Accept": wanted},
+        headers={"Accept": wanted.replace(" or ", ", ")},
     )
 
 

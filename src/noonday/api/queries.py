@@ -96,6 +96,16 @@ class Query:
             self._refuse(name, "must be key:value")
         return None if value is None else (key, of_key)
 
+    def number(self, name: str, least: int, most: int) -> int | None:
+        """A whole number."""
+        value = self._given.get(name)
+        if value is None:
+            return None
+        if not re.fullmatch("[0-9]{1,9}", value) or not least <= int(value) <= most:
+            self._refuse(name, f"must be from {least} to {most}")
+            return None
+        return int(value)
+
     def limit(self) -> int:
         """How many items a page has."""
         value = self._given.get("limit", str(DEFAULT_LIMIT))

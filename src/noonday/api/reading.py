@@ -189,7 +189,7 @@ class Reader:
                 self._faults.add(at(pointer, name), "missing", "is required")
             if name not in values:
                 values[name] = struct.fields[name].stand_in()
-        return struct.cls(**values)
+        return struct.made_of(values)
 
     def _map(self, raw: Raw, members: dict[str, Raw], shape: Shape, pointer: str) -> Any:
         keys, values = shape.entries or (shape, shape)

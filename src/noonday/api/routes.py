@@ -58,6 +58,7 @@ class Route:
     A path with ``{…}`` can always give 404, and a route with a body 400, 413, 415 and 422."""
     media_type: str = "application/json"
     """Of the answer."""
+    body_types: tuple[str, ...] = ("application/json",)
     body_optional: bool = False
     also: tuple[Answer, ...] = ()
     """What else it may answer with, when it went well."""

@@ -15,6 +15,7 @@ from noonday.api.documents import (
     CancelDocument,
     ExecutionDocument,
     OccurrenceDocument,
+    RangeDocument,
     ResponseDocument,
     RunDocument,
     maybe,
@@ -24,9 +25,9 @@ from noonday.api.ids import job_id_of, run_key_of
 from noonday.api.pages import json, place
 from noonday.api.problems import not_found
 from noonday.api.queries import Query
-from noonday.domain.caps import HOLD, in_words
+from noonday.domain.caps import HOLDS, in_words
 from noonday.domain.model import Kind
-from noonday.store import Row, Tx, jobs, occurrences, reports, runs
+from noonday.store import Row, Tx, jobs, occurrence_ranges, occurrences, reports, runs
 from noonday.store.reports import ExecutionPosition
 
 _read_response: Final = msgspec.json.Decoder(ResponseDocument).decode
@@ -66,7 +67,7 @@ def run_document(row: Row) -> RunDocument:
         locked_until=maybe(row["locked_until"]),
         retry_at=maybe(row["retry_at"]),
         hold=row["hold"],
-        hold_reason=in_words(row["hold_key"]) if row["hold"] == HOLD else row["hold_reason"],
+        hold_reason=in_words(row["hold_key"]) if row["hold"] in HOLDS else row["hold_reason"],
         hold_since=maybe(row["hold_since"]),
         cancel=_cancel_document(row),
         reason=row["reason"],
@@ -161,7 +162,9 @@ async def ledger(request: Request) -> Response:
     tenant_id = caller_of(request).tenant_id
     async with context_of(request).store.transaction() as tx:
         await _require_job(tx, job_id, tenant_id)
-        rows = await occurrences.ledger(tx, job_id, tenant_id, *before, where.limit + 1)
+        wanted = (job_id, tenant_id, *before, where.limit + 1)
+        rows = await occurrences.ledger(tx, *wanted) + await occurrence_ranges.ledger(tx, *wanted)
+    rows.sort(key=lambda row: (row["occurrence_at"], row["kind"]), reverse=True)
     return where.answer_rows(
         rows,
         _occurrence_document,
@@ -170,6 +173,8 @@ async def ledger(request: Request) -> Response:
 
 
 def _occurrence_document(row: Row) -> OccurrenceDocument:
+    if row["kind"] == occurrence_ranges.KIND:
+        return _range_document(row)
     return OccurrenceDocument(
         run_id=str(runs.key_of(row)),
         kind=_WORDS[row["kind"]],
@@ -182,6 +187,30 @@ def _occurrence_document(row: Row) -> OccurrenceDocument:
         blocking_run=row["blocking_run"],
         ended_at=maybe(row["ended_at"]),
         attempts=row["attempts"],
+        schedule_version=_version(row),
+    )
+
+
+def _version(row: Row) -> int | None:
+    return row["schedule_version"] or 1 if row["kind"] == Kind.SCHEDULE else None
+
+
+def _range_document(row: Row) -> OccurrenceDocument:
+    until = stamp(row["occurrence_at"])
+    return OccurrenceDocument(
+        run_id=None,
+        kind="schedule",
+        occurrence_at=until,
+        due_at=None,
+        materialized_at=stamp(row["written_at"]),
+        late_ms=None,
+        outcome=row["outcome"],
+        reason=row["reason"],
+        blocking_run=None,
+        ended_at=stamp(row["written_at"]),
+        attempts=None,
+        schedule_version=row["schedule_version"],
+        range=RangeDocument(stamp(row["from_at"]), until, row["count"], row["caused_by"]),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -22,6 +22,7 @@ from noonday.api.wire import (
     OnceBody,
     RetryBody,
     ScheduleBody,
+    jitter_of,
 )
 from noonday.domain.dependencies import NOTHING, After
 from noonday.domain.lanes import READY_MADE
@@ -67,19 +68,24 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False):
     after_pointer: str = "/after"
     """Where in the body the jobs stand that it waits for."""
 
-    def schedule(self, now: datetime) -> Schedule:
-        """The schedule of a job that is created at ``now``, the database's time.
+    def schedule(self, now: datetime, jitter_sec: int = 0) -> Schedule:
+        """The schedule of a job that is created at ``now``, the database's time. ``jitter_sec`` is
+        that of recurring jobs that name none.
 
         Every job has the same id to a draw by ``H`` when its body is read, so a schedule may
         still turn out, by ``domain.schedule.first``, not to occur for the id it is given.
         """
-        return schedule_of(self.wanted, now)
+        return schedule_of(self.wanted, now, jitter_sec)
 
 
 class PreviewBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A schedule to look at; nothing is created."""
 
     schedule: ScheduleBody
+    lane: Annotated[
+        str,
+        Meta(min_length=1, max_length=63, description="The lane of such a job."),
+    ] = lane_for(0)
     count: Annotated[int, Meta(ge=1, le=100, description="How many occurrences.")] = 5
     after: (
         Annotated[Instant, Meta(description="The first one is later; without it, as created now.")]
@@ -87,8 +93,9 @@ class PreviewBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ) = None
 
 
-def schedule_of(wanted: ScheduleBody, now: datetime) -> Schedule:
-    """What a job's schedule is when it is created at ``now``."""
+def schedule_of(wanted: ScheduleBody, now: datetime, jitter_sec: int = 0) -> Schedule:
+    """What a job's schedule is when it is created at ``now``; ``jitter_sec`` is that of recurring
+    ones that name none."""
     match wanted:
         case OnceBody() as once:
             return Once(_run_at(once, now), once.jitter_sec, once.grace_sec)
@@ -96,22 +103,26 @@ def schedule_of(wanted: ScheduleBody, now: datetime) -> Schedule:
             return Cron(
                 body.cron,
                 body.timezone,
-                body.jitter_sec,
+                jitter_of(body, jitter_sec),
                 body.misfire,
                 body.overlap,
                 body.grace_sec,
                 body.dst_gap,
                 body.dst_fold,
                 body.starts_at,
+                body.ends_at,
+                body.max_occurrences,
             )
         case IntervalBody() as body:
             return Interval(
                 body.interval_sec,
                 body.starts_at or now,
-                body.jitter_sec,
+                jitter_of(body, jitter_sec),
                 body.misfire,
                 body.overlap,
                 body.grace_sec,
+                body.ends_at,
+                body.max_occurrences,
             )
 
 
@@ -291,6 +302,50 @@ class TriggerBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=255, description="For the audit log.")] = ""
 
 
+class PauseBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Fire nothing of a job for now."""
+
+    reason: Annotated[str, Meta(max_length=255, description="For whoever looks at it later.")] = ""
+    until: (
+        Annotated[
+            Instant, Meta(description="When it goes on by itself; without it, not by itself.")
+        ]
+        | None
+    ) = None
+
+
+class ResumeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Let a job fire again."""
+
+    reason: Annotated[str, Meta(max_length=255, description="For the audit log.")] = ""
+    catch_up: Annotated[
+        bool,
+        Meta(description="Decide about what it left out as after an outage, by its `misfire`."),
+    ] = False
+
+
+class JobPatchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A merge patch of a job (RFC 7396): what is given replaces what is there, null takes it away.
+
+    A ``schedule`` or ``target`` of another ``type`` is replaced as a whole, and so are payloads.
+    """
+
+    schedule: dict[str, Any] | UnsetType = UNSET
+    target: dict[str, Any] | UnsetType = UNSET
+    name: str | UnsetType | None = UNSET
+    payload: Any | UnsetType = UNSET
+    payload_base64: str | UnsetType | None = UNSET
+    content_type: str | UnsetType | None = UNSET
+    priority: int | UnsetType | None = UNSET
+    lane: str | UnsetType | None = UNSET
+    retry_policy: dict[str, Any] | UnsetType | None = UNSET
+    lease_sec: int | UnsetType | None = UNSET
+    on_unknown: Literal["retry", "dead_letter"] | UnsetType | None = UNSET
+    cancel_url: str | UnsetType | None = UNSET
+    concurrency_key: str | UnsetType | None = UNSET
+    labels: dict[str, str | None] | UnsetType | None = UNSET
+
+
 class CancelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """End a run: cancelled, or set aside as a dead letter."""
 
@@ -329,6 +384,38 @@ class BulkCancelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Whether attempts under way are let finish, or cut off as well."),
     ] = "finish"
     reason: Annotated[str, Meta(max_length=255, description="For whoever looks at it later.")] = ""
+
+
+class BackfillBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Run the nominal times of a past range that have not run."""
+
+    from_at: Annotated[
+        datetime,
+        Meta(
+            tz=True,
+            description="The first nominal time that is meant. Not below the start of the ledger.",
+            examples=[datetime.fromisoformat("2027-01-01T00:00:00+00:00")],
+        ),
+    ] = msgspec.field(name="from")
+    to_at: Annotated[
+        datetime,
+        Meta(
+            tz=True,
+            description="The last nominal time that is meant. Not in the future.",
+            examples=[datetime.fromisoformat("2027-01-31T23:59:59+00:00")],
+        ),
+    ] = msgspec.field(name="to")
+    dry_run: Annotated[bool, Meta(description="Only count; nothing is written.")] = False
+    rate_per_sec: Annotated[
+        float, Meta(ge=0.001, le=1_000, description="Never are more opened in a second.")
+    ] = 10.0
+    lane: Annotated[
+        str, Meta(min_length=1, max_length=63, description="The stream of runs that they join.")
+    ] = "batch"
+    priority: (
+        Annotated[int, Meta(ge=0, le=9, description="Of the runs; null: that of the job.")] | None
+    ) = None
+    reason: Annotated[str, Meta(max_length=255, description="For the audit log.")] = ""
 
 
 CreatesPerSec = Annotated[
@@ -379,6 +466,15 @@ MaxPendingJobs = Annotated[
         ge=0,
         le=1_000_000_000,
         description="Jobs that have not ended; with more nothing is created. null: no quota.",
+    ),
+]
+TenantJitter = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=86_400,
+        description="The `jitter_sec` of recurring jobs that name none, unless their lane says it.",
+        examples=[300],
     ),
 ]
 DeliveriesPerSec = Annotated[
@@ -441,6 +537,7 @@ class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deliveries_per_sec: DeliveriesPerSec | None = None
     max_running: MaxRunning | None = None
     weight: Weight = 1.0
+    jitter_sec: TenantJitter = 0
 
 
 class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -460,6 +557,7 @@ class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deliveries_per_sec: DeliveriesPerSec | UnsetType | None = UNSET
     max_running: MaxRunning | UnsetType | None = UNSET
     weight: Weight | None = None
+    jitter_sec: TenantJitter | None = None
 
 
 class ApiKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -504,4 +602,17 @@ class LaneBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sheddable: (
         Annotated[bool, Meta(description="Whether it waits while others miss their objective.")]
         | UnsetType
+    ) = UNSET
+    jitter_sec: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=86_400,
+                description="The `jitter_sec` of its recurring jobs that name none; null: what "
+                "their tenant says.",
+            ),
+        ]
+        | UnsetType
+        | None
     ) = UNSET

@@ -25,6 +25,11 @@ class Struct:
     fields: dict[str, Shape]
     required: tuple[str, ...]
 
+    def made_of(self, values: dict[str, Any]) -> Any:
+        """One of it, of values by the names that its fields have in a document."""
+        names = {field.encode_name: field.name for field in msgspec.structs.fields(self.cls)}
+        return self.cls(**{names[name]: value for name, value in values.items()})
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -106,7 +111,7 @@ class Shape:
         struct = self.struct or next(iter(self.tagged.values()), None)
         if struct is None:
             return {} if self.entries else [] if self.items else self.examples[0]
-        return struct.cls(**{name: struct.fields[name].stand_in() for name in struct.required})
+        return struct.made_of({name: struct.fields[name].stand_in() for name in struct.required})
 
     def is_later(self, value: Any) -> bool:
         """Whether a value is understood, but not carried out in this release."""

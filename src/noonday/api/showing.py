@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Final
+from collections.abc import Container, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from noonday.api.documents import (
     JobDocument,
@@ -19,7 +20,7 @@ from noonday.api.documents import (
     target_document,
 )
 from noonday.api.schemas import JobRequest
-from noonday.domain import schedule
+from noonday.domain import pausing, schedule
 from noonday.domain.dependencies import NOTHING, After
 from noonday.domain.errors import ScheduleError, SecretUnreadable
 from noonday.domain.model import JobSpec, Once, Schedule
@@ -32,24 +33,40 @@ FIRES: Final = 5
 WAITS_FOR: Final = 20
 """How many of the jobs are shown that one waits for."""
 
+HOT: Final = (
+    "Much else is due in the minute of {minute}, so it may have to wait. Another minute, a "
+    "jitter_sec, or H in place of the minute of a cron expression avoid that; see GET /v1/forecast."
+)
+"""What is said of a hot minute."""
+
 _read_spec: Final = msgspec.json.Decoder(JobSpec).decode
 _read_after: Final = msgspec.json.Decoder(After).decode
 _read_texts: Final = msgspec.json.Decoder(dict[str, str]).decode
 
 
-def fires(wanted: Schedule, job_id: UUID, armed: datetime | None) -> list[datetime]:
+class Armed(NamedTuple):
+    """The occurrence that a timer stands at, and the number of that."""
+
+    occurrence_at: datetime
+    seq: int
+
+
+def fires(wanted: Schedule, job_id: UUID, armed: Armed | None) -> list[datetime]:
     """The occurrence that is armed and those after it, but for what the schedule leaves out."""
     if armed is None:
         return []
-    later = () if isinstance(wanted, Once) else schedule.upcoming(wanted, job_id, armed, FIRES - 1)
-    return [at for at in (armed, *later) if not schedule.is_left_out(wanted, at, job_id)]
+    left = schedule.left_from(wanted, armed.seq)
+    count = FIRES if left is None else min(FIRES, left)
+    first = armed.occurrence_at
+    later = schedule.upcoming(wanted, job_id, first, count - 1)
+    return [at for at in (first, *later) if not schedule.is_left_out(wanted, at, job_id)]
 
 
 def next_run(
-    wanted: Schedule, job_id: UUID, armed: datetime | None, due_at: datetime
+    wanted: Schedule, job_id: UUID, armed: Armed | None, due_at: datetime
 ) -> datetime | None:
     """When the armed occurrence is due; where the schedule leaves it out, the next one after it."""
-    if armed is None or not schedule.is_left_out(wanted, armed, job_id):
+    if armed is None or not schedule.is_left_out(wanted, armed.occurrence_at, job_id):
         return due_at
     after = fires(wanted, job_id, armed)
     return after[0] + schedule.jitter(job_id, wanted.jitter_sec) if after else None
@@ -60,20 +77,58 @@ def new_job(
     job_id: str,
     spec: JobSpec,
     request: JobRequest,
-    armed: datetime | None,
+    armed: Armed | None,
     next_run_at: datetime | None,
     waits_for: Sequence[UUID] = (),
+    hot: Container[datetime] = (),
 ) -> JobDocument:
-    """A job that was created just now; ``armed`` is the occurrence its timer stands at."""
+    """A job that was created just now; ``armed`` is where its timer stands, ``hot`` are the hot
+    minutes."""
+    coming = fires(spec.schedule, job.id, armed)
     return JobDocument(
         job_id, job.name, "PENDING", None, schedule_document(spec.schedule),
         target_document(spec.target, request.secret_headers), job.priority, job.lane,
         spec.retry_policy, job.lease_sec, request.labels, job.payload_bytes, job.content_type, 1,
         stamp(job.created_at), job.created_by, maybe(next_run_at),
-        list(map(stamp, fires(spec.schedule, job.id, armed))), 0, None, spec.on_unknown,
+        list(map(stamp, coming)), 0, None, spec.on_unknown,
         maybe_url(spec.cancel_url), after_document(request.after), list(map(str, waits_for)),
         job.concurrency_key,
+        notes(coming, schedule.jitter(job.id, spec.schedule.jitter_sec), hot) if hot else UNSET,
     )  # fmt: skip
+
+
+def after_pause(wanted: Schedule, job_id: UUID, paused: Armed, until_at: datetime) -> Armed | None:
+    """The occurrence that a job goes on with that was paused there; None also where nobody can
+    say."""
+    try:
+        if schedule.left_from(wanted, paused.seq) is None or isinstance(wanted, Once):
+            at = pausing.goes_on(wanted, paused.occurrence_at, until_at, job_id)
+            return None if at is None else Armed(at, paused.seq)
+        after = pausing.resumption(wanted, paused.occurrence_at, paused.seq, until_at, job_id)
+    except ScheduleError:
+        return None
+    return None if after.armed is None else Armed(after.armed, after.seq)
+
+
+def _run_after_pause(
+    wanted: Schedule, job_id: UUID, armed: Armed | None, until_at: datetime
+) -> datetime | None:
+    if armed is None:
+        return None
+    due_at = armed.occurrence_at + schedule.jitter(job_id, wanted.jitter_sec)
+    at = next_run(wanted, job_id, armed, due_at)
+    return None if at is None else max(at, until_at)
+
+
+def notes(
+    coming: Iterable[datetime], delay: timedelta, hot: Container[datetime]
+) -> list[str] | UnsetType:
+    """What to think about when occurrences fall into a hot minute; not set when none does."""
+    for at in coming:
+        minute = (at + delay).replace(second=0, microsecond=0)
+        if minute in hot:
+            return [HOT.format(minute=stamp(minute))]
+    return UNSET
 
 
 async def shown(tx: Tx, box: SecretBox, rows: Sequence[Row]) -> list[JobDocument]:
@@ -123,8 +178,12 @@ def _stored(
     waits_for: Sequence[UUID],
 ) -> JobDocument:
     active = row["state"] == "ACTIVE"
-    armed = timer["occurrence_at"] if timer and active else None
+    armed = Armed(timer["occurrence_at"], timer["seq"]) if timer and active else None
     times = [next_run(spec.schedule, row["id"], armed, timer["due_at"])] if timer else []
+    if row["paused_until"] is not None:
+        paused = Armed(row["paused_at"], row["paused_seq"])
+        armed = after_pause(spec.schedule, row["id"], paused, row["paused_until"])
+        times.append(_run_after_pause(spec.schedule, row["id"], armed, row["paused_until"]))
     if row["run_state"] in ("READY", "RETRYING"):
         times.append(row["run_retry_at"] or row["run_due_at"])
     after = NOTHING if row["after"] is None else _read_after(row["after"])
@@ -154,6 +213,7 @@ def _stored(
         after=after_document(after),
         waits_for=[str(parent) for parent in waits_for],
         concurrency_key=row["concurrency_key"],
+        paused_until=maybe(row["paused_until"]),
     )
 
 

@@ -13,16 +13,12 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from noonday.api.shapes import LATER
+from noonday.domain import model
 from noonday.domain.dependencies import MOST_PARENTS
 from noonday.domain.model import LONG_TIMEOUT_SEC, USUAL_POLICY, Cron, HttpTarget
-from noonday.domain.schedule import LONGEST_SEC
+from noonday.domain.schedule import LONGEST_SEC, MOST_OCCURRENCES
 
 DAY_SEC: Final = 86_400
-
-
-def _later(description: str, values: tuple[str, ...] | type = object) -> Meta:
-    """A field of which some values are understood, but answered with ``not_supported``."""
-    return Meta(description=description, extra={LATER: values})
 
 
 Instant = Annotated[
@@ -42,6 +38,16 @@ Jitter = Annotated[
         "seconds, so that many jobs do not fire at once.",
     ),
 ]
+UsualJitter = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=DAY_SEC,
+        description="Delays each occurrence by a fixed time of the job, from 0 up to so many "
+        "seconds, so that many jobs do not fire at once. If not given, what the lane says, else "
+        "what the tenant says (of an interval at most all but a second); at first both say 0.",
+    ),
+]
 Grace = Annotated[
     int,
     Meta(
@@ -51,14 +57,32 @@ Grace = Annotated[
     ),
 ]
 Misfire = Annotated[
-    Literal["one"],
-    _later("When several occurrences are due, the latest runs.", ("skip", "all")),
+    model.Misfire,
+    Meta(
+        description="When several occurrences are due at once, after an outage, the latest runs, "
+        "or none of them (`skip`), or each (`all`): the last 1,000, ten a second, or one a second "
+        "where they may not overlap."
+    ),
 ]
 Overlap = Annotated[
-    Literal["skip", "allow"],
-    _later(
-        "While a run of the job is unfinished, the next occurrence is skipped, or runs beside it.",
-        ("queue", "replace"),
+    model.Overlap,
+    Meta(
+        description="While a run of the job is unfinished, the next occurrence is skipped; runs "
+        "beside it (`allow`); waits for its end (`queue`: one waits, and a later one takes its "
+        "place); or takes its place (`replace`: it is asked to stop, and the next begins when it "
+        "has ended)."
+    ),
+]
+EndsAt = Annotated[
+    Instant, Meta(description="No occurrence is later. A job that has had its last has ended.")
+]
+MaxOccurrences = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=MOST_OCCURRENCES,
+        description="How many nominal times there are, from the first on, whether or not they run.",
+        examples=[12],
     ),
 ]
 ConcurrencyKey = Annotated[
@@ -73,7 +97,6 @@ ConcurrencyKey = Annotated[
         examples=["invoice-4711"],
     ),
 ]
-Never = Annotated[None, _later("Not carried out in this release.")]
 
 
 class OnceBody(
@@ -118,7 +141,7 @@ class CronBody(
         str,
         Meta(max_length=64, description="An IANA time zone.", examples=["Europe/Paris"]),
     ] = Cron("").timezone
-    jitter_sec: Jitter = 0
+    jitter_sec: UsualJitter | UnsetType = UNSET
     misfire: Misfire = "one"
     overlap: Overlap = "skip"
     grace_sec: Grace = DAY_SEC
@@ -137,8 +160,8 @@ class CronBody(
         ),
     ] = "first"
     starts_at: Instant | None = None
-    ends_at: Never = None
-    max_occurrences: Never = None
+    ends_at: EndsAt | None = None
+    max_occurrences: MaxOccurrences | None = None
 
 
 class IntervalBody(
@@ -155,15 +178,22 @@ class IntervalBody(
         int, Meta(ge=1, le=LONGEST_SEC, description="Seconds between occurrences.", examples=[3600])
     ]
     starts_at: Instant | None = None
-    jitter_sec: Jitter = 0
+    jitter_sec: UsualJitter | UnsetType = UNSET
     misfire: Misfire = "one"
     overlap: Overlap = "skip"
     grace_sec: Grace = DAY_SEC
-    ends_at: Never = None
-    max_occurrences: Never = None
+    ends_at: EndsAt | None = None
+    max_occurrences: MaxOccurrences | None = None
 
 
 ScheduleBody = OnceBody | CronBody | IntervalBody
+
+
+def jitter_of(body: ScheduleBody, usual: int = 0) -> int:
+    """The jitter that a schedule has where it is ``usual`` that those have that name none."""
+    if body.jitter_sec is not UNSET:
+        return body.jitter_sec
+    return min(usual, body.interval_sec - 1) if isinstance(body, IntervalBody) else usual
 
 
 class HttpBody(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):

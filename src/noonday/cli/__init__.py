@@ -15,6 +15,7 @@ from noonday.cli import (
     admin,
     dlq,
     drill,
+    forecast,
     jobs,
     lanes,
     limits,
@@ -44,6 +45,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(operations.app, name="operations")
 app.add_typer(schedules.app, name="schedule")
+app.command("forecast")(forecast.forecast)
 app.add_typer(targets.app, name="targets")
 app.add_typer(lanes.app, name="lanes")
 app.add_typer(limits.app, name="limits")

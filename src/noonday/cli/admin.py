@@ -16,7 +16,8 @@ keys = typer.Typer(no_args_is_help=True, help="Who may call, and what they may d
 
 TENANTS: Final = (
     "id", "name", "max_running", "weight", "max_payload_bytes", "creates_per_sec", "creates_burst",
-    "create_bytes_per_sec", "max_pending_jobs", "deliveries_per_sec", "keep_responses",
+    "create_bytes_per_sec", "max_pending_jobs", "deliveries_per_sec", "jitter_sec",
+    "keep_responses",
     "created_at", "secrets_rotated_at",
 )  # fmt: skip
 KEYS: Final = ("id", "tenant", "role", "name", "created_at", "expires_at", "revoked_at")
@@ -106,6 +107,9 @@ def change_tenant(
     weight: Annotated[
         float | None, typer.Option(help="Its part of the slots, against other tenants'.")
     ] = None,
+    jitter_sec: Annotated[
+        int | None, typer.Option(help="Of recurring jobs that name none.", min=0)
+    ] = None,
     config: Config = None,
     url: Url = None,
     key: Key = None,
@@ -121,6 +125,7 @@ def change_tenant(
         keep_responses=keep_responses,
         max_payload_bytes=max_payload_bytes,
         weight=weight,
+        jitter_sec=jitter_sec,
         max_running=max_running,
         creates_per_sec=creates_per_sec,
         creates_burst=creates_burst,
@@ -221,6 +226,17 @@ def shards(
         show_list(noonday.service.shards(), SHARDS, limit, as_json)
 
 
+def backlog(
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Say what is late after an outage: how much is left, how fast it goes, what it waits for."""
+    with connect(config, url, key) as noonday:
+        show(noonday.service.backlog(), as_json)
+
+
 def alerts(
     limit: Limit = 200,
     config: Config = None,
@@ -248,6 +264,7 @@ def audit(
 COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "workers": workers,
     "shards": shards,
+    "backlog": backlog,
     "alerts": alerts,
     "audit": audit,
 }

@@ -32,7 +32,11 @@ class Wishes:
     cron: str | None = None
     timezone: str | None = None
     every: int | None = None
+    misfire: str | None = None
     overlap: str | None = None
+    starts_at: str | None = None
+    ends_at: str | None = None
+    max_occurrences: int | None = None
     jitter_sec: int | None = None
     method: str | None = None
     headers: list[str] | None = None
@@ -82,6 +86,35 @@ def job_document(wishes: Wishes, file: Path | None) -> dict[str, Any] | bytes:
     return _given(**document)
 
 
+def patch_document(
+    settings: list[str] | None, payload: str | None, file: Path | None
+) -> dict[str, Any] | bytes:
+    """The body of ``PATCH /v1/jobs/{id}``."""
+    if file is not None:
+        if settings or payload is not None:
+            fail(Code.USAGE, "--file holds the whole patch: give no other changes")
+        return _read(file)
+    document: dict[str, Any] = _payload(payload)
+    for path, text in (_pairs("--set", settings, "=") or {}).items():
+        *outer, name = path.split(".")
+        place = document
+        for member in outer:
+            place = place.setdefault(member, {})
+            if not isinstance(place, dict):
+                fail(Code.USAGE, f"--set {path}: {member} was given a value itself")
+        place[name] = _value(text)
+    if not document:
+        fail(Code.USAGE, "say what to change, with --set, --payload or --file")
+    return document
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def _schedule(wishes: Wishes) -> dict[str, Any]:
     kinds = {
         "--at": wishes.at,
@@ -100,7 +133,11 @@ def _schedule(wishes: Wishes) -> dict[str, Any]:
         cron=wishes.cron,
         timezone=wishes.timezone,
         interval_sec=wishes.every,
+        misfire=wishes.misfire,
         overlap=wishes.overlap,
+        starts_at=wishes.starts_at,
+        ends_at=wishes.ends_at,
+        max_occurrences=wishes.max_occurrences,
         jitter_sec=wishes.jitter_sec,
     )
 

@@ -9,10 +9,13 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from noonday.cli.connection import Config, Json, Key, Limit, Url, connect
-from noonday.cli.documents import Wishes, job_document
+from noonday.cli.documents import Wishes, job_document, patch_document
 from noonday.cli.output import show, show_list
 
-app = typer.Typer(no_args_is_help=True, help="Create jobs, look at them, cancel and trigger them.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Create jobs, look at them, change, pause, cancel, trigger and backfill them.",
+)
 
 JobId: TypeAlias = Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")]
 
@@ -22,7 +25,10 @@ COLUMNS: Final = (
 EXECUTIONS: Final = (
     "run_id", "attempt", "status", "started_at", "duration_ms", "http_status", "error",
 )  # fmt: skip
-OCCURRENCES: Final = ("occurrence_at", "kind", "outcome", "late_ms", "attempts", "reason", "run_id")
+OCCURRENCES: Final = (
+    "occurrence_at", "kind", "outcome", "late_ms", "attempts", "reason", "run_id", "range.from_at",
+    "range.count",
+)  # fmt: skip
 
 
 @app.command()
@@ -48,8 +54,22 @@ def create(
         str | None, typer.Option(help="Whose clock --cron means: Europe/Paris. [default: UTC]")
     ] = None,
     every: Annotated[int | None, typer.Option(help="Run every so many seconds.", min=1)] = None,
+    starts_at: Annotated[
+        str | None, typer.Option(help="Nothing before, and where --every counts from.")
+    ] = None,
+    ends_at: Annotated[str | None, typer.Option(help="Nothing after.")] = None,
+    max_occurrences: Annotated[
+        int | None, typer.Option(help="So many times at most.", min=1)
+    ] = None,
+    misfire: Annotated[
+        str | None,
+        typer.Option(help="one, skip or all, when several are due at once. [default: one]"),
+    ] = None,
     overlap: Annotated[
-        str | None, typer.Option(help="skip or allow, while an earlier run is unfinished.")
+        str | None,
+        typer.Option(
+            help="skip, allow, queue or replace, while a run is unfinished. [default: skip]"
+        ),
     ] = None,
     jitter_sec: Annotated[int | None, typer.Option(help="Spread over so many seconds.")] = None,
     method: Annotated[str | None, typer.Option(help="The HTTP method. [default: POST]")] = None,
@@ -112,6 +132,7 @@ def create(
     """
     wishes = Wishes(
         target=target, name=name, at=at, delay=delay, cron=cron, timezone=timezone, every=every,
+        starts_at=starts_at, ends_at=ends_at, max_occurrences=max_occurrences, misfire=misfire,
         overlap=overlap, jitter_sec=jitter_sec, method=method, headers=header,
         timeout_sec=timeout_sec, payload=payload, max_attempts=max_attempts, priority=priority,
         on_unknown=on_unknown, cancel_url=cancel_url, lane=lane, concurrency_key=concurrency_key,
@@ -235,6 +256,116 @@ def trigger(
     """Run a job now, beside its schedule."""
     with connect(config, url, key) as noonday:
         show(noonday.jobs.trigger(job_id, reason=reason), as_json)
+
+
+@app.command()
+def backfill(
+    job_id: JobId,
+    from_at: Annotated[
+        str, typer.Option("--from", help="The first nominal time: 2027-01-01T00:00:00Z.")
+    ],
+    to_at: Annotated[str, typer.Option("--to", help="The last one, not in the future.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    rate: Annotated[float | None, typer.Option(help="So many a second at most [10].")] = None,
+    lane: Annotated[str | None, typer.Option(help="The lane of their runs [batch].")] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="0 (most urgent) to 9. [default: that of the job]")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Run what has not run of a past range of a recurring job, as an operation.
+
+    \b
+    Example:
+      noonday jobs backfill JOB --from 2027-01-01T00:00:00Z --to 2027-01-07T23:59:59Z --dry-run
+      noonday jobs backfill JOB --from 2027-01-01T00:00:00Z --to 2027-01-07T23:59:59Z --rate 2
+      noonday operations get 0190a3b2-…
+    """
+    given: dict[str, Any] = {"rate_per_sec": rate, "lane": lane, "priority": priority}
+    terms = {name: value for name, value in given.items() if value is not None}
+    with connect(config, url, key) as noonday:
+        made = noonday.jobs.backfill(
+            job_id, from_at=from_at, to_at=to_at, dry_run=dry_run, reason=reason, **terms
+        )
+        show(made, as_json)
+
+
+@app.command()
+def pause(
+    job_id: JobId,
+    reason: Annotated[str, typer.Option(help="Why, for whoever looks at it later.")] = "",
+    until: Annotated[
+        str | None, typer.Option(help="When it goes on by itself: 2027-01-31T09:00:00+01:00.")
+    ] = None,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Fire nothing of a job for now. Runs that are there go on."""
+    with connect(config, url, key) as noonday:
+        show(noonday.jobs.pause(job_id, reason=reason, until=until), as_json)
+
+
+@app.command()
+def resume(
+    job_id: JobId,
+    reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
+    catch_up: Annotated[
+        bool, typer.Option("--catch-up", help="Decide about what it left out as after an outage.")
+    ] = False,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Let a job fire again that was paused or suspended."""
+    with connect(config, url, key) as noonday:
+        show(noonday.jobs.resume(job_id, reason=reason, catch_up=catch_up), as_json)
+
+
+@app.command()
+def update(
+    job_id: JobId,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="'field=value' or 'field.member=value', may be repeated."),
+    ] = None,
+    payload: Annotated[
+        str | None, typer.Option("--payload", "-d", help="JSON to send; @file reads a file.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", help="Send this merge patch as it is instead; - is standard input."
+        ),
+    ] = None,
+    version: Annotated[
+        int | None, typer.Option(help="Only if the job has this version. [default: any]")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what it would come to.")
+    ] = False,
+    config: Config = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Change a job. A value is JSON, or else text; null takes it away.
+
+    \b
+    Examples:
+      noonday jobs update JOB --set 'schedule.cron=0 4 * * *' --dry-run
+      noonday jobs update JOB --set priority=2 --set labels.env=null --version 3
+      noonday jobs update JOB -d '{"report": 8}'
+    """
+    changes = patch_document(settings, payload, file)
+    with connect(config, url, key) as noonday:
+        show(noonday.jobs.update(job_id, changes, version=version, dry_run=dry_run), as_json)
 
 
 def executions(

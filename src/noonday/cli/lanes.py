@@ -15,7 +15,7 @@ app = typer.Typer(no_args_is_help=True, help="Streams of runs with limits of the
 
 COLUMNS: Final = (
     "name", "state", "counts.ready", "counts.oldest_age_sec", "counts.objective_sec",
-    "counts.running", "scaling.wanted_slots", "max_running", "weight", "sheddable",
+    "counts.running", "scaling.wanted_slots", "max_running", "weight", "sheddable", "jitter_sec",
     "since", "reason",
 )  # fmt: skip
 
@@ -51,6 +51,10 @@ def set_lane(
     objective_sec: Annotated[
         str | None, typer.Option(help="Its runs may wait so long; none: as the settings say.")
     ] = None,
+    jitter_sec: Annotated[
+        str | None,
+        typer.Option(help="Of recurring jobs that name no jitter; none: as their tenant's."),
+    ] = None,
     sheddable: Annotated[
         bool | None, typer.Option(help="Whether it waits while others miss their objective.")
     ] = None,
@@ -72,6 +76,7 @@ def set_lane(
         max_running=_number("--max-running", max_running, int),
         ageing_sec=ageing_sec,
         objective_sec=_number("--objective-sec", objective_sec, float),
+        jitter_sec=_number("--jitter-sec", jitter_sec, int),
         sheddable=sheddable,
     )
     with connect(config, url, key) as noonday:

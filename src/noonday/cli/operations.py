@@ -15,7 +15,9 @@ OperationId: TypeAlias = Annotated[
     str, typer.Argument(help="The operation's id.", metavar="OPERATION")
 ]
 
-COLUMNS: Final = ("id", "kind", "state", "looked_at", "cancelled", "created_at", "ended_at")
+COLUMNS: Final = (
+    "id", "kind", "job_id", "state", "total", "looked_at", "done", "created_at", "ended_at",
+)  # fmt: skip
 
 
 @app.command("list")

@@ -26,6 +26,10 @@ def preview(
     starts_at: Annotated[
         str | None, typer.Option(help="Nothing before, and where --every counts from.")
     ] = None,
+    ends_at: Annotated[str | None, typer.Option(help="Nothing after.")] = None,
+    max_occurrences: Annotated[
+        int | None, typer.Option(help="So many times at most.", min=1)
+    ] = None,
     dst_gap: Annotated[
         str | None, typer.Option(help="run or skip what the clock jumps over. [default: run]")
     ] = None,
@@ -35,6 +39,9 @@ def preview(
     ] = None,
     after: Annotated[
         str | None, typer.Option(help="The first one is later: 2027-03-27T00:00:00Z.")
+    ] = None,
+    lane: Annotated[
+        str | None, typer.Option(help="The lane of such a job, which may have a jitter for it.")
     ] = None,
     count: Annotated[int, typer.Option(help="How many occurrences.", min=1, max=100)] = 5,
     config: Config = None,
@@ -55,13 +62,15 @@ def preview(
     wanted: dict[str, Any] = {
         "type": "cron" if every is None else "interval",
         "cron": cron, "timezone": timezone, "interval_sec": every, "starts_at": starts_at,
+        "ends_at": ends_at, "max_occurrences": max_occurrences,
         "dst_gap": dst_gap, "dst_fold": dst_fold,
     }  # fmt: skip
     schedule = {name: value for name, value in wanted.items() if value is not None}
     with connect(config, url, key) as noonday:
-        document = noonday.schedules.preview(schedule, count=count, after=after)
+        document = noonday.schedules.preview(schedule, count=count, after=after, lane=lane)
     if as_json:
         show(document, as_json)
         return
-    typer.echo(document["sentence"])
+    for line in (document["sentence"], *document.get("notes", ())):
+        typer.echo(line)
     show_list(iter(document["fires"]), ("at", "local", "runs", "note"), count, as_json)

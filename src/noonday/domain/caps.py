@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-HOLD: Final = "cap"
-"""The kind of hold that a run is under while it waits for a slot."""
-KINDS: Final = ("host", "key", "tenant")
-"""In the order of their keys."""
+HOLDS: Final = ("cap", "overlap")
+"""The kinds of hold that a run is under while it waits for a slot, or for its job's other run."""
+KINDS: Final = ("host", "job", "key", "tenant")
+"""In the order of their keys. Runs of one job wait for each other as under a cap of 1."""
 
 
 def tenant_cap(tenant_id: int) -> str:
@@ -40,6 +40,11 @@ def is_tenant(cap: str) -> bool:
     return cap.startswith("tenant:")
 
 
+def is_job(cap: str) -> bool:
+    """Whether it is the key under which runs of a job wait that is not to overlap itself."""
+    return cap.startswith("job:")
+
+
 def tenant_of(cap: str) -> int:
     """Whose cap it is."""
     return int(cap.split(":", 2)[1])
@@ -47,6 +52,8 @@ def tenant_of(cap: str) -> int:
 
 def in_words(cap: str) -> str:
     """What a run waits for, for people."""
+    if is_job(cap):
+        return "waits for the end of another run of its job"
     kind, _, *name = cap.split(":", 2)
     what = {"host": "the host", "key": "the concurrency key"}.get(kind, "the tenant")
     return " ".join(("waits for a slot of", what, *name))

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from noonday.domain.catch_up import Delay
 from noonday.domain.fair import standing
 from noonday.domain.lane_clock import LaneReport
 from noonday.domain.model import EPOCH, PRIORITIES
@@ -79,6 +80,8 @@ class Facts(NamedTuple):
     job: Mapping[str | int, Any]
     timer: Mapping[str | int, Any] | None = None
     scheduler_alive: bool = True
+    delay: Delay | None = None
+    """Of what is late in its lane and recurs."""
     run: Mapping[str | int, Any] | None = None
     """Of its unfinished runs the one that is furthest."""
     last: Mapping[str | int, Any] | None = None
@@ -148,10 +151,14 @@ def _of_job(facts: Facts) -> Explanation:
         case "SUSPENDED":
             return Explanation(
                 Constraint.SUSPENDED, f"The job is suspended{why}.",
-                "Create it anew without what is wrong with it.", since,
+                "Change what is wrong with it and resume it; or create it anew.", since,
             )  # fmt: skip
         case "PAUSED":
-            return Explanation(Constraint.PAUSED, f"The job is paused{why}.", "Resume it.", since)
+            until = job.get("paused_until")
+            frees = "Resume it." if until is None else "The end of its pause; or resume it."
+            return Explanation(
+                Constraint.PAUSED, f"The job is paused{why}.", frees, since, until=until
+            )
     if facts.waiting is not None:
         return _after(facts)
     return _armed(facts, facts.timer) if facts.timer is not None else _ended(facts)
@@ -172,6 +179,14 @@ def _armed(facts: Facts, timer: Mapping[str | int, Any]) -> Explanation:
             Constraint.SCHEDULER,
             f"It has been due for {late}, and no scheduler process looks after its shard.",
             "Start a scheduler: noonday scheduler.", since=due_at,
+        )  # fmt: skip
+    delay, job = facts.delay, facts.job
+    if delay is not None and job["schedule_type"] != "once" and job["priority"] >= delay.priority:
+        return Explanation(
+            Constraint.SCHEDULER,
+            f"It has been due for {late}, and waits since runs of its lane have waited for "
+            f"{delay.waited_sec:.0f} s.",
+            "Shorter waits in its lane; see noonday backlog.", since=due_at,
         )  # fmt: skip
     return Explanation(
         Constraint.SCHEDULER, f"It has been due for {late}; the scheduler has not come to it yet.",

@@ -4,7 +4,8 @@ Each tenant has a *finish* per lane and priority: the virtual time at which what
 far is done, at its share of the lane. A new run starts there, or where the lane stands if that is
 past. Whoever is within his share starts there, and goes in front, by real time; whoever is above it
 queues behind his own work, and nobody else's. A run is charged its expected seconds, over weight
-and slots, to its priority and to all less urgent ones of its tenant.
+and slots, to its priority and to all less urgent ones of its tenant. What a tenant is late with is
+charged to an account beside, so that what it has to do now does not queue behind an outage.
 
 Several processes rank at the same time. Once a second each reads how the workers stand and what the
 others have charged; what that leaves them apart is measured, see docs/fairness.md.
@@ -46,7 +47,7 @@ MOST_COSTS: Final = 100_000
 """Costs that are remembered."""
 
 Told = dict[int, list[tuple[int, float, float]]]
-"""By tenant, for each priority: what one process has charged, and where it takes the finish to be,
+"""By account, for each priority: what one process has charged, and where it takes the finish to be,
 in seconds of virtual time."""
 
 
@@ -227,6 +228,11 @@ def _told(account: _Account, starts: Sequence[float]) -> list[tuple[int, float, 
     return told
 
 
+def late_account(tenant_id: int) -> int:
+    """The number of the account of what a tenant is late with; those of tenants are above 0."""
+    return -tenant_id
+
+
 class Ranker:
     """Ranks what becomes claimable in one process. Its times are of the database."""
 
@@ -236,6 +242,7 @@ class Ranker:
         self._caps = Caps()
         self._costs: dict[tuple[int, str], float] = {}
         self._usual_sec = UNKNOWN_SEC
+        self._late_weight = 1.0
         self._new = True
 
     def ranks(self, works: Sequence[Work], now: datetime) -> list[datetime]:
@@ -250,13 +257,14 @@ class Ranker:
         return [self._rank(work, at, now) for work in works]
 
     def _rank(self, work: Work, at: float, now: datetime) -> datetime:
-        tenant_id, name, priority, host, _ = work
+        tenant_id, name, priority, host, _, late = work
         lane = self._lane(name, at)
         starts = lane.standing.starts
-        account = lane.account(tenant_id)
+        account = lane.account(late_account(tenant_id) if late else tenant_id)
         start, finish = starts[priority], account.finish[priority]
         expected = self._costs.get((tenant_id, host), self._usual_sec)
-        amount = expected / lane.slots / self._weights.get(tenant_id, 1.0)
+        weight = self._weights.get(tenant_id, 1.0) * (self._late_weight if late else 1.0)
+        amount = expected / lane.slots / weight
         account.charge(priority, starts, amount)
         account.charged[priority] = account.charged.get(priority, 0.0) + amount
         return now if finish <= start + lane.margin(at, expected) else queued(finish)
@@ -298,6 +306,11 @@ class Ranker:
     def weigh(self, weights: Mapping[int, float]) -> None:
         """The weights of tenants, where they are not 1."""
         self._weights = weights
+
+    def share_with_late(self, share: float) -> None:
+        """What a tenant is late with gets this share, below 1, of what it gets in all while it has
+        other work."""
+        self._late_weight = share / (1.0 - share)
 
     def heed(self, caps: Caps) -> None:
         """What is capped."""

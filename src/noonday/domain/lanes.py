@@ -47,11 +47,18 @@ class Lane(NamedTuple):
     shed_reason: str | None
     version: int
     """Grows with each change that people make."""
+    jitter_sec: int | None = None
+    """What its recurring jobs have that name no jitter; None is what their tenant says."""
 
     @property
     def closed(self) -> bool:
         """Whether nothing of it is claimed at present."""
         return self.paused_at is not None or self.shed_at is not None
+
+
+def usual_jitter(lane: Lane | None, of_tenant: int) -> int:
+    """The jitter of a recurring job that names none, in seconds: its lane's, or its tenant's."""
+    return of_tenant if lane is None or lane.jitter_sec is None else lane.jitter_sec
 
 
 # --- shedding ---------------------------------------------------------------------------------

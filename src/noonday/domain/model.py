@@ -44,6 +44,12 @@ def _written(default: T) -> T:
     return msgspec.field(default_factory=lambda: default)
 
 
+Misfire = Literal["one", "skip", "all"]
+"""What runs when several occurrences of a job are due at once: the latest, none, or each."""
+Overlap = Literal["skip", "allow", "queue", "replace"]
+"""What becomes of an occurrence while a run of its job is unfinished."""
+
+
 class Once(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="once", tag_field="type"):
     """Fire one time, at ``run_at``; late rather than never, unless ``grace_sec`` bounds it."""
 
@@ -58,12 +64,16 @@ class Cron(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="cron"
     cron: str
     timezone: str = "UTC"
     jitter_sec: int = 0
-    misfire: Literal["one"] = "one"
-    overlap: Literal["skip", "allow"] = _written("skip")
+    misfire: Misfire = "one"
+    overlap: Overlap = _written("skip")
     grace_sec: int = 86_400
     dst_gap: Literal["run", "skip"] = "run"
     dst_fold: Literal["first", "second", "both"] = "first"
     starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    """No occurrence is later."""
+    max_occurrences: int | None = None
+    """Of nominal times, whether or not they run."""
 
 
 class Interval(
@@ -74,9 +84,11 @@ class Interval(
     interval_sec: int
     starts_at: datetime
     jitter_sec: int = 0
-    misfire: Literal["one"] = "one"
-    overlap: Literal["skip", "allow"] = _written("skip")
+    misfire: Misfire = "one"
+    overlap: Overlap = _written("skip")
     grace_sec: int = 86_400
+    ends_at: datetime | None = None
+    max_occurrences: int | None = None
 
 
 Schedule = Once | Cron | Interval

@@ -32,6 +32,8 @@ def fires(
 
     Raises ``ScheduleError`` for a schedule that ``schedule.check`` refuses.
     """
+    left = schedule.left_from(wanted, 1)
+    n = n if left is None else min(n, left)
     found = []
     if after is None and (first := schedule.first(wanted, job_id, now)) is not None:
         found.append(first)
@@ -68,6 +70,11 @@ def sentence(wanted: Schedule, job_id: UUID) -> str:
             said = f"{cron.parse(wanted.cron, job_id).sentence} in {wanted.timezone}"
             if cron.is_drawn(wanted.cron):
                 said += ", by numbers drawn for this job"
+    if not isinstance(wanted, Once) and wanted.ends_at is not None:
+        said += f", until {wanted.ends_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if not isinstance(wanted, Once) and wanted.max_occurrences is not None:
+        times = "once" if wanted.max_occurrences == 1 else f"{wanted.max_occurrences} times"
+        said += f", {times} at most"
     if wanted.jitter_sec:
         said += f", always later by the same part of {_length(wanted.jitter_sec)}"
     return said + "."

@@ -60,6 +60,8 @@ class Work(NamedTuple):
     priority: int
     target_host: str
     concurrency_key: str | None = None
+    late: bool = False
+    """Whether its time is long past: it is caught up on, beside what the tenant has now."""
 
 
 class Caps(NamedTuple):

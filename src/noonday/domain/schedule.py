@@ -7,6 +7,8 @@ occurrence is computed from the one before, never from a clock, so a late run sh
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -25,14 +27,21 @@ HORIZON: Final = datetime(2200, 1, 1, tzinfo=UTC)
 LONGEST_SEC: Final = 36_525 * 86_400
 """The longest interval, jitter or grace: a hundred years."""
 
-Miss = Literal["superseded", "grace", "dst_gap"]
+MOST_CAUGHT_UP: Final = 1_000
+"""So many occurrences of one job run after an outage, at most, where its schedule wants all."""
+
+Miss = Literal["superseded", "misfire", "grace", "dst_gap"]
 
 OUTCOMES: Final[dict[Miss, str]] = {
     "superseded": "MISSED",
+    "misfire": "MISSED",
     "grace": "MISSED",
     "dst_gap": "SKIPPED",
 }
 """What the ledger says of an occurrence that does not run for this reason."""
+
+MOST_OCCURRENCES: Final = 2_000_000_000
+"""The highest number of occurrences that a schedule can be limited to."""
 
 _NOBODY: Final = UUID(int=0)
 
@@ -40,8 +49,9 @@ _NOBODY: Final = UUID(int=0)
 class Plan(msgspec.Struct, frozen=True):
     """What becomes of a timer that is due: what was missed, what fires, and where it stands next.
 
-    A missed occurrence is ``superseded`` when a later one is due as well; it fell out of ``grace``
-    when it is the latest, but later than ``grace_sec``. One of a local time that the clock skipped
+    A missed occurrence is ``superseded`` when later ones are due as well and take its place; it is
+    a ``misfire`` when several are due and the schedule wants none of them; it fell out of ``grace``
+    when it is to run, but later than ``grace_sec``. One of a local time that the clock skipped
     (``dst_gap``) is left out where the schedule says so, and supersedes nothing.
     """
 
@@ -50,7 +60,9 @@ class Plan(msgspec.Struct, frozen=True):
     rearm: datetime | None = None
     """The occurrence to arm next; None when there is none any more."""
     more: bool = False
-    """The limit was reached: the timer stands at ``rearm``, which is due already. Plan again."""
+    """The timer stands at ``rearm``, which is due already. Plan again."""
+    catch_up_to: datetime | None = None
+    """The last occurrence of an outage of which all are to run; hand it in when planning again."""
 
 
 def check(schedule: Schedule, job_id: UUID | None = None) -> None:
@@ -65,12 +77,28 @@ def check(schedule: Schedule, job_id: UUID | None = None) -> None:
     if isinstance(schedule, Once):
         if _instant("run_at", schedule.run_at) + spread >= HORIZON:
             raise ScheduleError("run_at", "with its jitter, must lie before 2200-01-01")
-    elif first(schedule, job_id or _NOBODY, EPOCH) is None:
+        return
+    _check_end(schedule)
+    if first(schedule, job_id or _NOBODY, EPOCH) is None:
+        if schedule.ends_at is not None:
+            raise ScheduleError("ends_at", "leaves no occurrence")
         raise ScheduleError("starts_at", "leaves no occurrence before 2200-01-01")
 
 
+def _check_end(schedule: Cron | Interval) -> None:
+    most = schedule.max_occurrences
+    if most is not None and not 1 <= most <= MOST_OCCURRENCES:
+        raise ScheduleError("max_occurrences", f"must lie between 1 and {MOST_OCCURRENCES}")
+    if schedule.ends_at is None:
+        return
+    ends_at = _instant("ends_at", schedule.ends_at)
+    if schedule.starts_at is not None and ends_at < _instant("starts_at", schedule.starts_at):
+        raise ScheduleError("ends_at", "must not lie before starts_at")
+
+
 def next_after(schedule: Schedule, after: datetime, job_id: UUID) -> datetime | None:
-    """The first occurrence later than ``after``, in UTC; None when there is none before 2200.
+    """The first occurrence later than ``after``, in UTC; None when there is none before 2200, or
+    up to ``ends_at``. (Whoever goes from one to the next counts them: see :func:`left_from`.)
 
     Raises ``ScheduleError`` for a schedule that ``check`` refuses.
     """
@@ -82,8 +110,16 @@ def next_after(schedule: Schedule, after: datetime, job_id: UUID) -> datetime | 
             at = _next_interval(schedule, after)
         case Cron():
             at = _next_cron(schedule, after, job_id)
-    latest = HORIZON - _duration("jitter_sec", schedule.jitter_sec)
-    return at if at is not None and at < latest else None
+    if at is None or at >= HORIZON - _duration("jitter_sec", schedule.jitter_sec):
+        return None
+    return at if schedule.ends_at is None or at <= schedule.ends_at else None
+
+
+def left_from(schedule: Schedule, seq: int) -> int | None:
+    """How many occurrences there are from the one with this number on, the first being 1; None
+    when they are not limited in number."""
+    most = 1 if isinstance(schedule, Once) else schedule.max_occurrences
+    return None if most is None else most - seq + 1
 
 
 def first(schedule: Schedule, job_id: UUID, created_at: datetime) -> datetime | None:
@@ -96,6 +132,14 @@ def first(schedule: Schedule, job_id: UUID, created_at: datetime) -> datetime | 
     return next_after(schedule, created_at - MICROSECOND, job_id)
 
 
+def is_within(schedule: Schedule, at: datetime, seq: int) -> bool:
+    """Whether an occurrence with this number is not beyond the schedule's end."""
+    left = left_from(schedule, seq)
+    if left is not None and left < 1:
+        return False
+    return isinstance(schedule, Once) or schedule.ends_at is None or at <= schedule.ends_at
+
+
 def upcoming(schedule: Schedule, job_id: UUID, after: datetime, n: int) -> list[datetime]:
     """The next ``n`` occurrences later than ``after``, or as many as there are."""
     found: list[datetime] = []
@@ -103,6 +147,27 @@ def upcoming(schedule: Schedule, job_id: UUID, after: datetime, n: int) -> list[
         found.append(at)
         after = at
     return found
+
+
+def each_after(schedule: Cron | Interval, after: datetime, job_id: UUID) -> Iterator[datetime]:
+    """All occurrences later than ``after``, one by one: as by ``next_after``, but for many."""
+    if isinstance(schedule, Interval):
+        at = next_after(schedule, after, job_id)
+        while at is not None:
+            yield at
+            at = next_after(schedule, at, job_id)
+        return
+    start = _start(schedule, after)
+    if start is None:
+        return
+    last = HORIZON - _duration("jitter_sec", schedule.jitter_sec) - MICROSECOND
+    if schedule.ends_at is not None:
+        last = min(last, schedule.ends_at)
+    expression, zone = cron.parse(schedule.cron, job_id), cron.zone_named(schedule.timezone)
+    for at in cron.instants(expression, zone, start, schedule.dst_fold):
+        if at > last:
+            return
+        yield at
 
 
 def jitter(job_id: UUID, jitter_sec: int) -> timedelta:
@@ -118,35 +183,112 @@ def jitter(job_id: UUID, jitter_sec: int) -> timedelta:
 
 
 def plan(
-    schedule: Schedule, occurrence_at: datetime, job_id: UUID, now: datetime, limit: int = 1000
+    schedule: Schedule,
+    occurrence_at: datetime,
+    job_id: UUID,
+    now: datetime,
+    limit: int = 1000,
+    *,
+    seq: int = 1,
+    catch_up_to: datetime | None = None,
 ) -> Plan:
-    """Decide about a timer that stands at ``occurrence_at`` when the database's time is ``now``.
+    """Decide about a timer that stands at ``occurrence_at``, its job's occurrence number ``seq``,
+    when the database's time is ``now``.
 
-    The latest occurrence that is due fires, unless it is later than ``grace_sec``; earlier ones
-    are missed. At most ``limit`` occurrences are decided, beside those that fell into a gap. A
-    timer that is not due stays as it is.
+    Of several that are due the latest fires, or none, or each of the last :data:`MOST_CAUGHT_UP`
+    in turn, as the schedule has it (``misfire``); nothing does that is later than ``grace_sec``;
+    the others are missed. About ``limit`` occurrences are decided at most. A timer that is not due
+    stays as it is.
     Raises ``ScheduleError`` for a schedule that ``check`` refuses.
     """
-    seen = now - jitter(job_id, schedule.jitter_sec)  # occurrences up to here are due
-    missed: list[tuple[datetime, Miss]] = []
-    latest: datetime | None = None
-    at: datetime | None = occurrence_at
-    while at is not None and at <= seen:
-        if is_left_out(schedule, at, job_id):
+    walk = _Walk(schedule, job_id, now - jitter(job_id, schedule.jitter_sec), seq)
+    if catch_up_to is not None and occurrence_at <= catch_up_to:
+        return walk.catch_up(occurrence_at, catch_up_to)
+    return walk.plan(occurrence_at, limit)
+
+
+class _Walk:
+    """Goes through the occurrences of a job that are due: those up to ``seen``."""
+
+    __slots__ = ("_job_id", "_leaves_out", "_left", "_misfire", "_schedule", "_seen")
+
+    def __init__(self, schedule: Schedule, job_id: UUID, seen: datetime, seq: int) -> None:
+        self._schedule = schedule
+        self._job_id = job_id
+        self._seen = seen
+        self._left = left_from(schedule, seq)
+        self._misfire = "one" if isinstance(schedule, Once) else schedule.misfire
+        self._leaves_out = isinstance(schedule, Cron) and schedule.dst_gap == "skip"
+
+    def plan(self, occurrence_at: datetime, limit: int) -> Plan:
+        missed: list[tuple[datetime, Miss]] = []
+        kept: deque[datetime] = deque()  # those that may run still
+        most = MOST_CAUGHT_UP if self._misfire == "all" else 1
+        at: datetime | None = occurrence_at
+        while at is not None and at <= self._seen:
+            if self._leaves_out and self._misfire != "all" and self._is_left_out(at):
+                missed.append((at, "dst_gap"))
+                at = self._next(at)
+                continue
+            kept.append(at)
+            at = self._next(at)
+            if len(kept) > most:
+                missed.append(self._passed_over(kept.popleft()))
+                if len(missed) >= limit and self._may_pause(at):
+                    return Plan(tuple(missed), rearm=kept[0], more=True)
+        if self._misfire == "skip" and any(why == "misfire" for _, why in missed):
+            missed += [(each, "misfire") for each in kept]
+            kept.clear()
+        if not kept:
+            return Plan(tuple(missed), rearm=at)
+        if len(kept) > 1:
+            return self._decided(kept[0], missed, kept[1], kept[-1])
+        return self._decided(kept[0], missed, at)
+
+    def catch_up(self, occurrence_at: datetime, upto: datetime) -> Plan:
+        if occurrence_at > self._seen:
+            return Plan(rearm=occurrence_at, catch_up_to=upto)
+        return self._decided(occurrence_at, [], self._next(occurrence_at), upto)
+
+    def _decided(
+        self,
+        at: datetime,
+        missed: list[tuple[datetime, Miss]],
+        rearm: datetime | None,
+        upto: datetime | None = None,
+    ) -> Plan:
+        if upto is not None and (rearm is None or rearm > upto):
+            upto = None
+        grace, fire = self._schedule.grace_sec, None
+        if self._is_left_out(at):
             missed.append((at, "dst_gap"))
+        elif grace is not None and self._seen - at > _duration("grace_sec", grace):
+            missed.append((at, "grace"))
         else:
-            if latest is not None:
-                missed.append((latest, "superseded"))
-                if len(missed) >= limit:
-                    return Plan(missed=tuple(missed), rearm=at, more=True)
-            latest = at
-        at = next_after(schedule, at, job_id)
-    if latest is None:
-        return Plan(missed=tuple(missed), rearm=at)
-    grace = schedule.grace_sec
-    if grace is not None and seen - latest > _duration("grace_sec", grace):
-        return Plan(missed=(*missed, (latest, "grace")), rearm=at)
-    return Plan(missed=tuple(missed), fire=latest, rearm=at)
+            fire = at
+        return Plan(tuple(missed), fire, rearm, upto is not None, upto)
+
+    def _passed_over(self, at: datetime) -> tuple[datetime, Miss]:
+        if self._misfire == "skip":
+            return at, "misfire"
+        return at, "dst_gap" if self._is_left_out(at) else "superseded"
+
+    def _may_pause(self, at: datetime | None) -> bool:
+        """Whether the rest can be decided later. The last of those of which none is to run would
+        look as if it were the only one."""
+        if self._misfire != "skip":
+            return True
+        return at is not None and at <= self._seen and not self._is_left_out(at)
+
+    def _is_left_out(self, at: datetime) -> bool:
+        return self._leaves_out and is_left_out(self._schedule, at, self._job_id)
+
+    def _next(self, at: datetime) -> datetime | None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left <= 0:
+                return None
+        return next_after(self._schedule, at, self._job_id)
 
 
 def is_left_out(schedule: Schedule, at: datetime, job_id: UUID) -> bool:
@@ -170,11 +312,15 @@ def _next_interval(schedule: Interval, after: datetime) -> datetime | None:
 def _next_cron(schedule: Cron, after: datetime, job_id: UUID) -> datetime | None:
     expression = cron.parse(schedule.cron, job_id)
     zone = cron.zone_named(schedule.timezone)
+    start = _start(schedule, after)
+    return None if start is None else cron.next_instant(expression, zone, start, schedule.dst_fold)
+
+
+def _start(schedule: Cron, after: datetime) -> datetime | None:
+    """Just before the first instant, of those later than ``after``, at which it may fire."""
     starts_at = EPOCH if schedule.starts_at is None else _instant("starts_at", schedule.starts_at)
     after = max(after, starts_at - MICROSECOND)
-    if after >= HORIZON:
-        return None
-    return cron.next_instant(expression, zone, after.astimezone(UTC), schedule.dst_fold)
+    return None if after >= HORIZON else after.astimezone(UTC)
 
 
 @lru_cache(maxsize=1024)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from noonday.domain.caps import KINDS, admit, is_key, is_tenant, tenant_of
+from noonday.domain.caps import KINDS, admit, is_job, is_key, is_tenant, tenant_of
 from noonday.domain.ranking import Ranks, by_time
-from noonday.store import Store, Tx, caps, holds, locks
+from noonday.store import Store, Tx, caps, holds, locks, overlaps
 from noonday.store.caps import Waiting
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
@@ -83,11 +83,22 @@ class Admitting:
         return count + sum(map(len, self._told.values()))
 
     async def _give(self, tenant_id: int, moved: Sequence[str]) -> Pass:
+        jobs = [cap for cap in moved if is_job(cap)]
+        slots = [cap for cap in moved if not is_job(cap)]
         async with self._store.transaction() as tx:
             await locks.own_tenant(tx, tenant_id, to_give=True)
-            # Read in a later statement, which sees what the holder of the lock before has given.
-            found = await caps.waiting(tx, tenant_id, moved, EACH)
-            return await self._let_go(tx, found)
+            # Read in later statements, which see what the holder of the lock before has given.
+            followed = await self._follow(tx, jobs) if jobs else 0
+            if not slots:
+                return Pass(followed, set())
+            given = await self._let_go(tx, await caps.waiting(tx, tenant_id, slots, EACH))
+            return given._replace(admitted=given.admitted + followed)
+
+    async def _follow(self, tx: Tx, jobs: Sequence[str]) -> int:
+        """Have the next of those begin that wait for another run of their job."""
+        await overlaps.supersede(tx, jobs)
+        await overlaps.replace(tx, jobs)
+        return await overlaps.follow(tx, jobs, self._ranks)
 
     async def _let_go(self, tx: Tx, found: Waiting) -> Pass:
         waits_for = admit(found.rooms, found.candidates)
@@ -147,9 +158,12 @@ class Admitting:
     async def _is_lost(self, tenant_id: int, waited_for: Sequence[str]) -> bool:
         """Whether somebody could go on, or waits under the wrong cap. Without the lock this may
         be wrong; it costs nobody anything."""
+        jobs = [cap for cap in waited_for if is_job(cap)]
+        slots = [cap for cap in waited_for if not is_job(cap)]
         async with self._store.transaction() as tx:
-            found = await caps.waiting(tx, tenant_id, waited_for, 1)
-        return bool(found.rows)
+            if jobs and await overlaps.to_do(tx, jobs):
+                return True
+            return bool(slots and (await caps.waiting(tx, tenant_id, slots, 1)).rows)
 
 
 def _split(moved: set[str]) -> tuple[list[str], list[str]]:

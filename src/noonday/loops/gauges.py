@@ -25,7 +25,8 @@ log = structlog.get_logger()
 
 class Gauges:
     """Counts. ``leads`` says whether this process is the one that sheds lanes; ``objective`` how
-    many seconds runs of a lane without an objective of its own may wait."""
+    many seconds runs of a lane without an objective of its own may wait. ``told`` hears how the
+    lanes stand."""
 
     def __init__(
         self,
@@ -35,12 +36,14 @@ class Gauges:
         *,
         objective: Callable[[str], float],
         leads: Callable[[], bool],
+        told: Callable[[Sequence[Row]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._wakeups = wakeups
         self._objective = objective
         self._leads = leads
+        self._told = told
         self._calm_since: datetime | None = None
 
     async def tick(self) -> int:
@@ -56,6 +59,7 @@ class Gauges:
         self._metrics.slowed_stand_at(slowed)
         self._metrics.horizon_stands_at(horizon["age_sec"], horizon["transactions"])
         self._metrics.lanes_stand_at({row["lane"]: self._depth(row) for row in rows})
+        self._told(rows)
         if self._leads():
             await self._keep(rows)
         else:

@@ -22,9 +22,11 @@ from noonday.store import (
     DirectConnection,
     Store,
     Tx,
+    changes,
     charges,
     costs,
     letters,
+    occurrence_ranges,
     partitions,
     replays,
     retention,
@@ -44,6 +46,7 @@ KEY_BATCHES: Final = 4
 """Most batches in a pass; of keys, for each of their partitions."""
 PARTS: Final = 32
 """Most old partitions of one kind in a pass; what is needed is made at once, whatever it takes."""
+FIRST_PAYLOAD: Final = (UUID(int=0), 0)
 LOOK_SEC: Final = 2.0
 """How soon a process that does not lead looks again whether it does."""
 
@@ -70,6 +73,7 @@ class Janitor:
         self._metrics = metrics
         self._leads = leads
         self._cursor = UUID(int=0)
+        self._payload_cursor = FIRST_PAYLOAD
 
     def sleep_for(self) -> float | None:
         """Seconds to wait at most: a process that comes to lead does not wait for a full pause."""
@@ -85,8 +89,8 @@ class Janitor:
         for chore in (
             self._make_partitions, self._split_timers, self._index_timers, self._retire_timers,
             self._compact_executions, self._drop_executions, self._drop_ledger,
-            self._forget_keys, self._forget_workers, self._forget_letters, self._delete_jobs,
-            self._sweep_blobs,
+            self._forget_ranges, self._forget_keys, self._forget_workers, self._forget_letters,
+            self._delete_jobs, self._forget_payloads, self._sweep_blobs,
         ):  # fmt: skip
             if self._leads():
                 done += await self._attempt(chore.__name__.strip("_"), partial(chore, now))
@@ -182,6 +186,12 @@ class Janitor:
                 break
         return forgotten
 
+    async def _forget_ranges(self, _now: datetime) -> int:
+        """Of the ledger, what partitions do not hold; and schedules from before its start."""
+        async with self._brief() as tx:
+            count = await occurrence_ranges.forget(tx, BATCH)
+            return count + await changes.forget_schedules(tx, BATCH)
+
     async def _forget_workers(self, _now: datetime) -> int:
         async with self._brief() as tx:
             return await workers.forget(tx) + await charges.forget(tx) + await costs.forget(tx)
@@ -214,6 +224,19 @@ class Janitor:
         if deleted:
             log.info("jobs.deleted", count=deleted)
         return deleted
+
+    async def _forget_payloads(self, _now: datetime) -> int:
+        forgotten = 0
+        for _ in range(JOB_BATCHES):
+            async with self._brief() as tx:
+                batch = await changes.forget_payloads(tx, self._payload_cursor, BATCH)
+            self._payload_cursor = batch.cursor or FIRST_PAYLOAD
+            forgotten += batch.rows
+            for reference in batch.blobs:
+                await self._attempt(f"blob {reference}", partial(self._delete_blob, reference))
+            if batch.cursor is None:
+                break
+        return forgotten
 
     async def _delete_blob(self, reference: str) -> int:
         await self._blobs.delete(reference)

@@ -1,4 +1,4 @@
-"""Operations: bulk actions, carried out job by job until they are through or aborted."""
+"""Operations that cancel jobs, carried out job by job until they are through or aborted."""
 
 from __future__ import annotations
 

@@ -3,23 +3,25 @@
 ``keep_shards`` holds the leases; ``tick`` is one bounded pass over all shards owned: read what
 is due, work out the next fires outside any transaction, then write everything in one fenced
 transaction that takes effect only where nothing has changed meanwhile.
+
+What is late after an outage is read apart, and gets a share (``catching_up``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
-import msgspec
 import structlog
 
-from noonday.domain import schedule
-from noonday.domain.model import EPOCH, SHARDS, JobSpec, Once
-from noonday.domain.ranking import LATE_COMMIT, Ranks, Work, by_time
+from noonday.domain.catch_up import LATE
+from noonday.domain.model import EPOCH, SHARDS
+from noonday.domain.ranking import LATE_COMMIT, Ranks, by_time
+from noonday.loops.catching_up import CatchingUp
 from noonday.store import (
     Row,
     Store,
@@ -30,14 +32,14 @@ from noonday.store import (
     locks,
     occurrences,
     partitions,
+    pauses,
     shards,
     timers,
     workers,
 )
 from noonday.store.backlogs import Backlogs, Change
-from noonday.store.occurrences import Entry, Fired
-from noonday.store.runs import work_of
-from noonday.store.timers import Timer
+from noonday.store.firing import Due, Unreadable, plan, ranked
+from noonday.store.pauses import Pause
 from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
 
@@ -49,40 +51,10 @@ thousands: then all get their turn, a few rows each, in a transaction that ends 
 LOOK_AHEAD: Final = timedelta(seconds=1)
 AHEAD: Final = timedelta(seconds=1)
 """How far the database's clock is expected to be ahead of ours at most."""
-MOST_REASON: Final = 500
-"""Characters kept of why a job was suspended."""
 OWN_MARGIN_SEC: Final = 2.0
 """How much earlier than the database we ourselves stop trusting our lease."""
 
 log = structlog.get_logger()
-_spec = msgspec.json.Decoder(JobSpec)
-
-
-class Due(NamedTuple):
-    """A due timer and what its firing will write."""
-
-    fired: Fired
-    entries: tuple[Entry, ...]
-    rearm: Timer | None
-    work: Work
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is left of the job: it was a one-off one, and came too late."""
-        return self.rearm is None and all(entry.outcome is not None for entry in self.entries)
-
-
-class Unreadable(NamedTuple):
-    """A job that cannot be computed, and why."""
-
-    job_id: UUID
-    reason: str
-
-    @classmethod
-    def because(cls, job_id: UUID, what: str, error: Exception) -> Unreadable:
-        """The error may quote the job: what cannot be stored of that is shown escaped."""
-        text = f"{what}: {error}"[:MOST_REASON].encode("unicode_escape").decode("ascii")
-        return cls(job_id, text)
 
 
 class Scheduler:
@@ -97,8 +69,10 @@ class Scheduler:
         wakeups: Wakeups,
         ranks: Ranks = by_time,
         backlogs: Backlogs | None = None,
+        catching_up: CatchingUp | None = None,
     ) -> None:
         self._backlogs = backlogs
+        self._late = catching_up or CatchingUp(metrics, BATCH)
         self._store = store
         self.id = id
         self._name = name
@@ -118,7 +92,8 @@ class Scheduler:
         """Renew what is owned, take what is free up to a fair share, give up what is above it."""
         before = time.monotonic()
         async with self._store.transaction() as tx:
-            await workers.report(tx, self.id, ROLE, self._name)
+            how = self._late.report(await self._now(tx))
+            await workers.report(tx, self.id, ROLE, self._name, catch_up=how)
             owned = await shards.renew(tx, self.id)
             # One that has let its lease run out has no share: its shards are to be taken at once.
             share = -(-SHARDS // max(await workers.alive(tx, ROLE, shards.LEASE), 1))
@@ -126,7 +101,7 @@ class Scheduler:
             log.warning("shard.lost", shard=shard)
         if owned.items() - self.epochs.items():
             # Taken, or not given up, by a commit that we did not hear of.
-            self._floor = EPOCH
+            self._look_everywhere()
         self.epochs = owned
         self._trusted_until = before + shards.LEASE.total_seconds() - OWN_MARGIN_SEC
         if len(owned) < share:
@@ -141,8 +116,12 @@ class Scheduler:
             taken = await shards.acquire(tx, self.id, limit)
         if taken:
             self.epochs = self.epochs | taken
-            self._floor = EPOCH
+            self._look_everywhere()
             log.info("shards.taken", count=len(taken), owned=len(self.epochs))
+
+    def _look_everywhere(self) -> None:
+        self._floor = EPOCH
+        self._late.reset()
 
     async def release(self, given: Sequence[int] | None = None) -> None:
         """Give shards up; all of them at shutdown."""
@@ -160,23 +139,29 @@ class Scheduler:
     # --- tick -----------------------------------------------------------------------------
 
     def sleep_for(self) -> float | None:
-        """Seconds until the next timer is due, when one is near."""
-        return self._sleep_sec
+        """Seconds until the next timer is due, when one is near, or what is late has its turn."""
+        late = None if self._clock is None else self._late.wait_sec(self._estimated(*self._clock))
+        return min((each for each in (self._sleep_sec, late) if each is not None), default=None)
 
     async def tick(self) -> int:
-        """Fire the due timers of all owned shards, at most ``BATCH``; how many were read."""
+        """Fire the due timers of all owned shards, at most ``BATCH``; how many were fired."""
         epochs = self.epochs
-        if not epochs or time.monotonic() > self._trusted_until:
+        started = time.monotonic()
+        if not epochs or started > self._trusted_until:
             return 0
         now, due = await self._read(sorted(epochs))
+        late = 0
         if due:
             self._metrics.materialization_lag((now - due[0]["due_at"]).total_seconds())
-            await self._fire(due, epochs, now)
+            late = await self._fire(due, epochs, now)
+        took = time.monotonic() - started
+        self._late.spent(now + timedelta(seconds=took), took, late, len(due))
         return len(due)
 
     async def sweep(self) -> int:
         """Look below the floor for what was committed later than anything should be."""
-        epochs, floor = self.epochs, self._floor
+        epochs = self.epochs
+        floor = self._floor if self._late.floor is None else self._late.floor
         if not epochs:
             return 0
         async with self._store.transaction() as tx:
@@ -184,34 +169,56 @@ class Scheduler:
             found = await timers.next_due(tx, EPOCH, floor, sorted(epochs))
         if found is not None:
             self._metrics.straggler("timers")
-            self._floor = min(self._floor, found)
+            self._lower(found)
         return 0
+
+    def _lower(self, floor: datetime) -> None:
+        if self._late.floor is not None:
+            self._late.lower(floor)
+        self._floor = min(self._floor, floor)
 
     async def _read(self, owned: list[int]) -> tuple[datetime, list[Row]]:
         async with self._store.singly() as tx:
-            expected = await self._expected(tx)
+            at = await self._now(tx)
+            # The planner wants a value that the database's clock will hardly have passed when it is
+            # asked for what is due. Should it have jumped, the next tick knows.
+            expected = at + AHEAD
             if expected >= self._indexed_until:
                 self._indexed_until = await partitions.indexed_until(tx)
             floor, until = self._floor, min(expected, self._indexed_until)
-            now, due = await timers.due(tx, floor, until, owned, BATCH)
+            begun = self._late.floor is not None
+            start = min(at - LATE, until) if begun else floor
+            reserved = self._late.reserves(tx, at)
+            now, due = await timers.due(tx, max(start, floor), until, owned, BATCH - reserved)
             self._clock = now, time.monotonic()
+            late: list[Row] = []
+            if reserved:
+                left, still = BATCH - len(due), partial(self._owns_only, owned)
+                late = await self._late.read(tx, start, owned, left, now, still)
             # Shards that came, or a straggler that was found, while we read: we did not look there.
-            if self._floor == floor and self.epochs.keys() <= set(owned):
+            if self._floor == floor and self._owns_only(owned):
                 seen = min(now, until)
                 self._floor = min(due[0]["due_at"] if due else seen, now - LATE_COMMIT)
+                if not begun:
+                    due = self._late.begin(due, now)
             near = None if due else await timers.next_due(tx, now, now + LOOK_AHEAD, owned)
         self._sleep_sec = (near - now).total_seconds() if near else None
-        return now, due
+        return now, late + due
 
-    async def _expected(self, tx: Tx) -> datetime:
-        """A time that the database's clock will hardly have passed when it is asked for what is
-        due: the planner wants a value. Should it have jumped, the next tick knows."""
+    def _owns_only(self, shards: Collection[int]) -> bool:
+        return self.epochs.keys() <= set(shards)
+
+    def _estimated(self, then: datetime, at: float) -> datetime:
+        return then + timedelta(seconds=time.monotonic() - at)
+
+    async def _now(self, tx: Tx) -> datetime:
+        """About what the database's clock shows, without asking it each time."""
         if tx.now is not None or self._clock is None:
             return await tx.clock()
-        then, at = self._clock
-        return then + timedelta(seconds=time.monotonic() - at) + AHEAD
+        return self._estimated(*self._clock)
 
-    async def _fire(self, due: Sequence[Row], epochs: dict[int, int], now: datetime) -> None:
+    async def _fire(self, due: Sequence[Row], epochs: dict[int, int], now: datetime) -> int:
+        """Fire timers; how many of them were late."""
         ready: list[Due] = []
         unreadable: list[Unreadable] = []
         stale: list[Row] = []
@@ -221,6 +228,8 @@ class Scheduler:
                 stale.append(row)
                 continue
             planned = plan(row, epochs[row["shard"]], now, limit)
+            if isinstance(planned, Due):
+                planned = self._paced(planned, now)
             (ready if isinstance(planned, Due) else unreadable).append(planned)  # type: ignore[arg-type]
         write = partial(self._write, epochs)
         for item, result in zip(ready, await batches.bisect(ready, write), strict=True):
@@ -230,9 +239,18 @@ class Scheduler:
         if unreadable or stale:
             tenants = {row["job_id"]: row["tenant_id"] for row in due}
             await self._set_aside(unreadable, stale, epochs, tenants)
+        return sum(item.late for item in ready)
+
+    def _paced(self, due: Due, now: datetime) -> Due:
+        """One that has more to catch up on has its turn again when those before it had theirs."""
+        again = due.rearm
+        if again is None or again.occurrence_at > now:
+            return due
+        slot = self._late.pace.slot(max(again.due_at, now), now)
+        return due._replace(rearm=again._replace(due_at=slot))
 
     async def _write(self, epochs: dict[int, int], batch: Sequence[Due]) -> Sequence[None]:
-        used = {item.fired.shard: item.fired.epoch for item in batch}
+        used = {item.fired.shard: epochs[item.fired.shard] for item in batch}
         over = {item.fired.job_id: item.work.tenant_id for item in batch if item.is_over}
         changes = Change(self._backlogs, over)
         async with self._store.transaction(locks.sharing(used)) as tx:
@@ -241,8 +259,17 @@ class Scheduler:
             written = await occurrences.materialize(
                 tx,
                 [item.fired for item in batch],
-                self._rank(batch, now),
+                ranked(batch, self._ranks, now),
                 [item.rearm for item in batch if item.rearm is not None],
+                now,
+            )
+            await jobs.end(
+                tx,
+                [
+                    (item.fired.job_id, item.fired.schedule_version)
+                    for item in batch
+                    if item.recurs and item.rearm is None
+                ],
                 now,
             )
             await changes.end(tx)
@@ -251,16 +278,6 @@ class Scheduler:
         if written["ready"]:
             self._wakeups.runs()
         return [None] * len(batch)
-
-    def _rank(self, batch: Sequence[Due], now: datetime) -> list[Entry]:
-        """The entries of a batch; those that become runs know where they queue."""
-        opened = [item for item in batch if item.entries and item.entries[-1].outcome is None]
-        given = iter(self._ranks([item.work for item in opened], now))
-        return [
-            entry._replace(rank=next(given)) if entry.outcome is None else entry
-            for item in batch
-            for entry in item.entries
-        ]
 
     async def _set_aside(
         self,
@@ -288,34 +305,9 @@ class Scheduler:
     async def _disarm(self, tx: Tx, job_id: UUID) -> None:
         """What waits for a job that will not run waits for nothing more."""
         armed = await timers.disarm(tx, job_id)
-        if armed is not None and armed["awaited"]:
-            await dependencies.note(tx, [(job_id, armed["occurrence_at"], "FAILED")])
-
-
-def plan(row: Row, epoch: int, now: datetime, limit: int) -> Due | Unreadable:
-    """What a due timer writes: its ledger rows, about ``limit`` at most, and its next timer.
-    Whatever goes wrong with one job is that job's own affair."""
-    job_id: UUID = row["job_id"]
-    try:
-        spec = _spec.decode(row["spec"])
-        planned = schedule.plan(spec.schedule, row["occurrence_at"], job_id, now, limit)
-        jitter = schedule.jitter(job_id, spec.schedule.jitter_sec)
-    except Exception as error:
-        return Unreadable.because(job_id, "the schedule cannot be computed", error)
-    skip = not isinstance(spec.schedule, Once) and spec.schedule.overlap == "skip"
-    entries = [
-        Entry(job_id, at, at + jitter, schedule.OUTCOMES[reason], reason, False)
-        for at, reason in planned.missed
-    ]
-    if planned.fire is not None:
-        due_at = planned.fire + jitter
-        if isinstance(spec.schedule, Once):  # one that waited for others was not due before
-            due_at = max(due_at, row["due_at"])
-        entries.append(Entry(job_id, planned.fire, due_at, None, None, skip))
-    rearm = None
-    if planned.rearm is not None:
-        at = planned.rearm
-        seq = row["seq"] + len(entries)
-        rearm = Timer(job_id, at, at + jitter, row["schedule_version"], seq, row["shard"])
-    fired = Fired(job_id, row["due_at"], row["schedule_version"], row["seq"], row["shard"], epoch)
-    return Due(fired, tuple(entries), rearm, work_of(row))
+        if armed is None:
+            return
+        at = armed["occurrence_at"]
+        await pauses.begin(tx, Pause(job_id, at, armed["seq"], False, None, pauses.BY_ITSELF))
+        if armed["awaited"]:
+            await dependencies.note(tx, [(job_id, at, "FAILED")])

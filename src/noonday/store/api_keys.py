@@ -67,6 +67,7 @@ async def create(
 FIND: Final = """
 SELECT k.id, k.tenant_id, k.role, k.secret_hash, t.name AS tenant, t.max_payload_bytes,
        t.creates_per_sec, t.creates_burst, t.create_bytes_per_sec, t.max_pending_jobs,
+       t.jitter_sec,
        k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > coalesce($2, now()))
        AS valid
 FROM api_keys AS k JOIN tenants AS t ON t.id = k.tenant_id WHERE k.id = $1

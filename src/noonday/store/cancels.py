@@ -6,17 +6,29 @@ run has ended, and whoever still holds its lease finds nothing to write to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
-from noonday.domain.model import JobSpec, Kind, RunKey
-from noonday.store import Row, Tx, columns, dependencies, jobs, occurrences, timers
+from noonday.domain.model import JobSpec, Kind, RunKey, Schedule
+from noonday.domain.pausing import Stretch
+from noonday.store import (
+    Row,
+    Tx,
+    columns,
+    dependencies,
+    jobs,
+    occurrence_ranges,
+    occurrences,
+    pauses,
+    timers,
+)
+from noonday.store.pauses import Pause
 from noonday.store.runs import (
     FIND,
     KEY_INPUT,
@@ -43,14 +55,15 @@ _KILLED: Final = insert_letter(
 )
 _GONE: Final = (
     "r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version,"
-    " r.payload_version, r.awaited, r.key_cap, r.host_cap, r.tenant_cap"
+    " r.payload_version, r.awaited, r.key_cap, r.host_cap, r.tenant_cap,"
+    " r.overlap_key"
 )
 # How many ended, those whose children are to be told, and what they had slots of.
 _COUNTED: Final = """
 SELECT count(*) AS count,
        array_agg((job_id, occurrence_at, kills)) FILTER (WHERE awaited) AS awaited,
-       array_agg(DISTINCT (key_cap, host_cap, tenant_cap))
-           FILTER (WHERE coalesce(key_cap, host_cap, tenant_cap) IS NOT NULL) AS caps
+       array_agg(DISTINCT (key_cap, host_cap, tenant_cap, overlap_key))
+           FILTER (WHERE coalesce(key_cap, host_cap, tenant_cap, overlap_key) IS NOT NULL) AS caps
 FROM ended"""
 
 CANCEL: Final = f"""
@@ -140,20 +153,38 @@ async def cancel_job(tx: Tx, job: Row, reason: str, *, stop: bool = False) -> bo
     if job["state"] == "CANCELLED":
         return stop and await request(tx, every, reason, stop=True) > 0
     # In this order: what waited no more when we came has its timer by now.
-    armed = await dependencies.stop_waiting(tx, job["id"]) or await timers.disarm(tx, job["id"])
-    if armed is not None:
-        outcome = await _close_overdue(tx, job, armed["occurrence_at"], reason)
+    armed: Mapping[Any, Any] | None = await dependencies.stop_waiting(tx, job["id"])
+    armed = armed or await timers.disarm(tx, job["id"])
+    pause = await pauses.end(tx, job["id"])
+    if pause is not None:
+        armed = pause._asdict() | {"catch_up_to": None}
+    if pause is not None and job["schedule_type"] != "once":
+        await _close_pause(tx, job, pause)
+    elif armed is not None:
+        outcome = await _close_overdue(tx, job, armed, reason)
         if armed["awaited"]:
             await dependencies.note(tx, [(job["id"], armed["occurrence_at"], outcome)])
     await lock(tx, every)
     running = await request(tx, every, reason, stop=stop)
     stopped = await cancel(tx, every, reason)
-    if job["schedule_type"] == "once" and armed is None and not running and not stopped:
+    has_ended = job["schedule_type"] == "once" or job["state"] == "ENDED"
+    if has_ended and armed is None and not running and not stopped:
         return False
     return await jobs.cancel(tx, job["id"], reason)
 
 
-async def _close_overdue(tx: Tx, job: Row, at: datetime, reason: str) -> str:
+async def _close_pause(tx: Tx, job: Row, pause: Pause) -> None:
+    """What a job has left out while it was out of service is on record, up to its end."""
+    now, at = await tx.moment(), pause.occurrence_at
+    try:
+        await pauses.leave_out(tx, job, pauses.schedule_of(job), pause, now, now)
+    except ScheduleError:  # nobody can say what comes after the first
+        if at <= now:
+            reason, first = pauses.REASONS[job["state"]], Stretch(at, at, None)
+            await occurrence_ranges.write(tx, job, first, "SKIPPED", reason, pause.paused_by, now)
+
+
+async def _close_overdue(tx: Tx, job: Row, armed: Mapping[Any, Any], reason: str) -> str:
     """What fell due before the end of its job and was not fired yet is on record as well, at most
     ``MOST_CLOSED`` of it: as missed or skipped where it would have been, and the one that would
     have run as cancelled. What a one-off job has come to by that."""
@@ -161,17 +192,29 @@ async def _close_overdue(tx: Tx, job: Row, at: datetime, reason: str) -> str:
     try:
         wanted = msgspec.json.decode(job["spec"], type=JobSpec).schedule
         delay = schedule.jitter(job["id"], wanted.jitter_sec)
-        plan = schedule.plan(wanted, at, job["id"], now, MOST_CLOSED)
+        closed = _overdue(wanted, armed, job["id"], now, reason)
     except (msgspec.MsgspecError, ScheduleError):
         return "CANCELLED"  # nobody can say what was due
-    closed: list[tuple[datetime, str, str]] = [
-        (missed, schedule.OUTCOMES[why], why) for missed, why in plan.missed
-    ]
-    if plan.fire is not None:
-        closed.append((plan.fire, "CANCELLED", reason))
     if closed:
-        await occurrences.close(tx, job["id"], job["tenant_id"], delay, closed, now)
+        await occurrences.close(tx, job, delay, closed, now)
     return closed[-1][1] if closed else "CANCELLED"
+
+
+def _overdue(
+    wanted: Schedule, armed: Mapping[Any, Any], job_id: UUID, now: datetime, reason: str
+) -> list[tuple[datetime, str, str]]:
+    closed: list[tuple[datetime, str, str]] = []
+    at, upto = armed["occurrence_at"], armed["catch_up_to"]
+    while at is not None and len(closed) < MOST_CLOSED:
+        seq = armed["seq"] + len(closed)
+        plan = schedule.plan(wanted, at, job_id, now, MOST_CLOSED, seq=seq, catch_up_to=upto)
+        closed += [(missed, schedule.OUTCOMES[why], why) for missed, why in plan.missed]
+        if plan.fire is not None:
+            closed.append((plan.fire, "CANCELLED", reason))
+        if not plan.more:
+            break
+        at, upto = plan.rearm, plan.catch_up_to
+    return closed
 
 
 ASKED: Final = """

@@ -21,8 +21,9 @@ from noonday.store.runs import SAME_RUN, caps_of, key_of, work_of
 
 COLUMNS: Final = "hold, hold_key, claimable, tenant_cap, host_cap, key_cap"
 """Of a run that is made, or made READY again; :data:`VALUES` has theirs."""
-VALUES: Final = """CASE WHEN c.waits_for IS NOT NULL THEN 'cap' END, c.waits_for,
-           c.waits_for IS NULL, c.tenant_cap, c.host_cap, c.key_cap"""
+NAMED: Final = "c.tenant_cap, c.host_cap, c.key_cap"
+VALUES: Final = f"""CASE WHEN c.waits_for IS NOT NULL THEN 'cap' END, c.waits_for,
+           c.waits_for IS NULL, {NAMED}"""
 
 # Two looks by key, three with a concurrency key. (With OFFSET they are made once for each run.)
 _LIMIT: Final = "SELECT {0} FROM limits AS l WHERE l.key = '{1}:' || w.tenant_id || ':' || w.{2}"

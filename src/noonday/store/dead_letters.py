@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from noonday.domain.model import RunKey
-from noonday.store import Tx, caps, columns
+from noonday.store import Tx, caps, columns, overlaps
 from noonday.store.runs import SAME_RUN, bounds, key_of
 
 # Of a job that does not overlap itself one run at a time: none beside an unfinished one, and the
@@ -17,7 +17,9 @@ from noonday.store.runs import SAME_RUN, bounds, key_of
 REPLAY: Final = f"""
 WITH letter AS MATERIALIZED (
     SELECT d.*, j.lane, j.priority, j.concurrency_key, i.rank, coalesce($7, now()) AS clock,
-           coalesce(j.spec #>> '{{schedule,overlap}}', 'allow') = 'allow' AS overlaps
+           {overlaps.POLICY} = 'allow' AS overlaps, CASE
+               WHEN {overlaps.POLICY} IN ('queue', 'replace') THEN {overlaps.KEY.format("d")}
+           END AS overlap_key
     FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $10::timestamptz[])
          AS i(job_id, occurrence_at, kind, rank)
     JOIN dead_letters AS d ON {SAME_RUN.format("d", "i")}
@@ -41,10 +43,11 @@ WITH letter AS MATERIALIZED (
     RETURNING o.job_id, o.occurrence_at, o.kind
 ), run AS (
     INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority,
-                      rank, state, due_at, ready_at, attempt, lease_version, {caps.COLUMNS})
+                      rank, state, due_at, ready_at, attempt, lease_version, overlap_key,
+                      {caps.COLUMNS})
     SELECT o.job_id, o.occurrence_at, o.kind, o.tenant_id, o.payload_version, o.lane, o.priority,
            coalesce(o.rank, o.clock), 'READY', o.clock, o.clock, o.attempts, o.lease_version,
-           {caps.VALUES}
+           o.overlap_key, {caps.VALUES}
     FROM chosen AS o JOIN ledger AS l ON {SAME_RUN.format("l", "o")} {caps.of("o")}
     RETURNING job_id, occurrence_at, kind, ready_at, hold_key
 ), noted AS (

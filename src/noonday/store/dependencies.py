@@ -25,20 +25,22 @@ WAKE: Final = "endings"
 
 # --- parents ----------------------------------------------------------------------------------
 
-# A parent goes from waiting to armed, to its run, to its end, and never back (but by a replay).
+# A parent goes from waiting to armed, to its run, to its end, and never back (but by a replay; and
+# between armed and paused).
 # What is none of the others is looked for among the timers; where it is not there, it has moved.
 STANDING: Final = """
-SELECT p.id, p.tenant_id, j.schedule_type, j.state, j.first_at, j.created_at, o.outcome,
-       coalesce(r.awaited, d.awaited) AS awaited,
+SELECT w.id, w.tenant_id, j.schedule_type, j.state, j.first_at, j.created_at, o.outcome,
+       coalesce(r.awaited, d.awaited, p.awaited) AS awaited,
        CASE WHEN r.awaited IS NOT NULL THEN 'runs'
-            WHEN d.awaited IS NOT NULL THEN 'dependents' END AS place,
+            WHEN d.awaited IS NOT NULL THEN 'dependents'
+            WHEN p.awaited IS NOT NULL THEN 'pauses' END AS place,
        j.first_at < l.starts_at AS forgotten,
        (SELECT true FROM dead_letters AS x WHERE x.job_id = j.id LIMIT 1) IS NOT NULL AS dead,
        (SELECT true FROM endings AS e WHERE e.parent_id = j.id LIMIT 1) IS NOT NULL AS telling
-FROM unnest($1::uuid[], $2::int[]) AS p(id, tenant_id)
+FROM unnest($1::uuid[], $2::int[]) AS w(id, tenant_id)
 CROSS JOIN ledger_start AS l
 CROSS JOIN LATERAL (
-    SELECT * FROM jobs AS j WHERE j.id = p.id AND j.tenant_id = p.tenant_id LIMIT 1
+    SELECT * FROM jobs AS j WHERE j.id = w.id AND j.tenant_id = w.tenant_id LIMIT 1
 ) AS j
 LEFT JOIN LATERAL (
     SELECT o.outcome FROM occurrences AS o
@@ -51,6 +53,9 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT d.awaited FROM dependents AS d WHERE d.job_id = j.id LIMIT 1
 ) AS d ON true
+LEFT JOIN LATERAL (
+    SELECT p.awaited FROM pauses AS p WHERE p.job_id = j.id AND j.state = 'PAUSED' LIMIT 1
+) AS p ON true
 """
 ARMED: Final = """
 SELECT t.job_id, t.due_at, t.awaited FROM unnest($1::uuid[]) AS p(id)
@@ -136,6 +141,11 @@ UPDATE dependents SET awaited = true WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM dependents WHERE job_id = ANY($1::uuid[]) AND NOT awaited
     FOR UPDATE SKIP LOCKED))
 """
+FLAG_PAUSES: Final = """
+UPDATE pauses SET awaited = true WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM pauses WHERE job_id = ANY($1::uuid[]) AND NOT awaited
+    FOR UPDATE SKIP LOCKED))
+"""
 FLAG_TIMERS: Final = """
 WITH armed AS MATERIALIZED (
     SELECT t.job_id, t.due_at FROM unnest($1::uuid[], $2::timestamptz[]) AS p(id, due_at)
@@ -159,13 +169,15 @@ async def announce(tx: Tx, parents: Sequence[Parent]) -> None:
         for row in await _rows(tx, parents)
         if row["awaited"] is False and row["schedule_type"] == "once"
     ]
-    by_place: dict[str, list[_Seen]] = {"runs": [], "dependents": [], "timers": []}
+    by_place: dict[str, list[_Seen]] = {"runs": [], "dependents": [], "pauses": [], "timers": []}
     for row in rows:
         by_place[row["place"]].append(row)
     if runs := by_place["runs"]:
         await tx.execute(FLAG_RUNS, *columns([(row["id"], row["first_at"]) for row in runs], 2))
     if waiting := by_place["dependents"]:
         await tx.execute(FLAG_DEPENDENTS, [row["id"] for row in waiting])
+    if paused := by_place["pauses"]:
+        await tx.execute(FLAG_PAUSES, [row["id"] for row in paused])
     if armed := by_place["timers"]:
         dues = [row["due_at"] for row in armed]
         await tx.execute(FLAG_TIMERS, [row["id"] for row in armed], dues, min(dues), max(dues))
@@ -265,7 +277,7 @@ async def note_runs(tx: Tx, ended: Sequence[Row], outcome: str) -> None:
 STOP_WAITING: Final = """
 WITH gone AS (DELETE FROM dependents WHERE job_id = $1 RETURNING job_id, occurrence_at, awaited),
 edge AS (DELETE FROM dependencies AS e USING gone AS g WHERE e.child_id = g.job_id)
-SELECT occurrence_at, awaited FROM gone
+SELECT occurrence_at, 1 AS seq, NULL::timestamptz AS catch_up_to, awaited FROM gone
 """
 
 

@@ -17,7 +17,7 @@ MOST_NAMED: Final = 5
 
 JOB: Final = """
 SELECT id, tenant_id, state, state_reason, state_changed_at, schedule_type, lane, priority,
-       target_host
+       target_host, (SELECT p.until_at FROM pauses AS p WHERE p.job_id = id) AS paused_until
 FROM jobs WHERE id = $1 AND tenant_id = $2
 """
 

@@ -7,7 +7,8 @@ from typing import Final
 from noonday.store import Row, Tx, rates
 
 LANES: Final = """
-SELECT l.name AS lane, l.objective_sec, l.paused_at IS NOT NULL AS paused,
+SELECT l.name AS lane, coalesce($1, now()) AS counted_at, l.objective_sec,
+       l.paused_at IS NOT NULL AS paused,
        l.shed_at IS NOT NULL AS shed, coalesce(ready, 0) AS ready,
        coalesce(oldest_age_sec, 0) AS oldest_age_sec, coalesce(running, 0) AS running,
        coalesce(past_lease, 0) AS past_lease, coalesce(past_lease_sec, 0) AS past_lease_sec

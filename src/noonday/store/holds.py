@@ -1,7 +1,7 @@
 """Runs that may not be claimed yet, and what lets them go on.
 
 Whatever holds a READY run back says so on its row: ``hold`` is the kind, ``hold_key`` what has to
-let it go. Only :func:`admit` frees it again.
+let it go. Only :func:`let_go` frees it again, and ``caps`` what waits for a slot.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from noonday.domain.ranking import Ranks, by_time
-from noonday.store import Tx, columns
+from noonday.store import Row, Tx, columns
 from noonday.store.runs import (
     AGAIN,
     CAPS,
@@ -68,7 +68,11 @@ SET {AGAIN}, rank = i.rank, ready_at = $3
 async def admit(tx: Tx, hold_key: str, limit: int, *, ranks: Ranks = by_time) -> int:
     """READY, held → READY for the first ``limit`` under a key; how many. Those with a cap are held
     on until they have a slot."""
-    rows = await tx.rows(CANDIDATES, hold_key, limit)
+    return await let_go(tx, await tx.rows(CANDIDATES, hold_key, limit), ranks)
+
+
+async def let_go(tx: Tx, rows: Sequence[Row], ranks: Ranks) -> int:
+    """The same for rows that are locked, each as ``runs.WORK`` has it."""
     if not rows:
         return 0
     tx.caps.update(waited_for(rows))

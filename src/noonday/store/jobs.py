@@ -11,7 +11,7 @@ from uuid import UUID
 from asyncpg.pgproto import pgproto
 
 from noonday.domain.model import EPOCH
-from noonday.store import Copy, Row, Tx
+from noonday.store import Copy, Row, Tx, columns
 
 MILLISECOND: Final = timedelta(milliseconds=1)
 _FREE: Final = (1 << 76) - 1 & ~(3 << 62)
@@ -74,7 +74,7 @@ async def existing(tx: Tx, ids: Sequence[UUID]) -> set[UUID]:
 _SHOWN: Final = """id, tenant_id, created_at, created_by, version, schedule_version, state,
        state_reason, state_changed_at, schedule_type, first_at, name, lane, priority, lease_sec,
        target_host, labels, spec, secret_headers IS NOT NULL AS has_secret_headers,
-       secret_headers, payload_bytes, payload_version, content_type, concurrency_key"""
+       secret_headers, payload_bytes, payload_version, content_type, concurrency_key, after"""
 
 ONE: Final = f"SELECT {_SHOWN} FROM jobs WHERE id = $1 AND tenant_id = $2"
 
@@ -84,7 +84,7 @@ async def one(tx: Tx, job_id: UUID, tenant_id: int) -> Row | None:
     return await tx.row(ONE, job_id, tenant_id)
 
 
-STOP: Final = """
+TURN: Final = """
 UPDATE jobs SET state = $2, state_reason = $3, state_changed_at = coalesce($4, now()),
        version = version + 1, schedule_version = schedule_version + 1
 WHERE id = $1 AND state = ANY($5::text[])
@@ -93,13 +93,39 @@ WHERE id = $1 AND state = ANY($5::text[])
 
 async def cancel(tx: Tx, job_id: UUID, reason: str) -> bool:
     """A person ends a job. Needs the shard's exclusive lock; the timer is disarmed beside."""
-    states = ["ACTIVE", "PAUSED", "SUSPENDED"]
-    return await tx.execute(STOP, job_id, "CANCELLED", reason, tx.now, states) == 1
+    states = ["ACTIVE", "PAUSED", "SUSPENDED", "ENDED"]
+    return await tx.execute(TURN, job_id, "CANCELLED", reason, tx.now, states) == 1
 
 
-async def suspend(tx: Tx, job_id: UUID, reason: str) -> bool:
-    """A job that cannot be computed stops, so that it stops nobody else."""
-    return await tx.execute(STOP, job_id, "SUSPENDED", reason, tx.now, ["ACTIVE"]) == 1
+async def suspend(tx: Tx, job_id: UUID, reason: str, state: str = "ACTIVE") -> bool:
+    """A job that cannot be computed stops, so that it stops nobody else; if it is in ``state``."""
+    return await tx.execute(TURN, job_id, "SUSPENDED", reason, tx.now, [state]) == 1
+
+
+async def pause(tx: Tx, job_id: UUID, reason: str) -> bool:
+    """A job is to fire no more for now, or for another reason than before. Needs the shard's
+    exclusive lock; see :mod:`noonday.store.pauses`."""
+    return await tx.execute(TURN, job_id, "PAUSED", reason, tx.now, ["ACTIVE", "PAUSED"]) == 1
+
+
+async def resume(tx: Tx, job_id: UUID) -> bool:
+    """A job that was out of service fires again, as :func:`pause`."""
+    return await tx.execute(TURN, job_id, "ACTIVE", None, tx.now, ["PAUSED", "SUSPENDED"]) == 1
+
+
+END: Final = """
+UPDATE jobs AS j SET state = 'ENDED', state_changed_at = $3::timestamptz, version = version + 1
+FROM unnest($1::uuid[], $2::int[]) AS e(id, schedule_version)
+WHERE j.id = ANY ($1::uuid[]) AND j.id = e.id AND j.schedule_version = e.schedule_version
+  AND j.state = 'ACTIVE'
+"""
+
+
+async def end(tx: Tx, ended: Sequence[tuple[UUID, int]], now: datetime) -> None:
+    """Recurring jobs, each with its schedule version, of which the last occurrence has been; their
+    shards are not owned by anybody else."""
+    if ended:
+        await tx.execute(END, *columns(ended, 2), now)
 
 
 class Filter(NamedTuple):

@@ -64,12 +64,12 @@ class Lanes:
         """Those that there were when it was last asked, by name."""
         return self._known
 
-    async def known(self) -> Mapping[str, Lane]:
-        """All lanes, by name and in its order, as they were ``FRESH_SEC`` ago or later."""
-        if time.monotonic() - self._read_at >= FRESH_SEC:
+    async def known(self, within_sec: float = FRESH_SEC) -> Mapping[str, Lane]:
+        """All lanes, by name and in its order, as they were ``within_sec`` ago or later."""
+        if time.monotonic() - self._read_at >= within_sec:
             # One reads, the others wait for what it finds: a pool is soon empty.
             async with self._reading:
-                if time.monotonic() - self._read_at >= FRESH_SEC:
+                if time.monotonic() - self._read_at >= within_sec:
                     await self._read()
         return self._known
 
@@ -128,7 +128,7 @@ async def create(tx: Tx, name: str) -> bool:
 
 CHANGE: Final = """
 UPDATE lanes SET weight = $2, max_running = $3, ageing_sec = $4, objective_sec = $5,
-       sheddable = $6, version = version + 1,
+       sheddable = $6, jitter_sec = $7, version = version + 1,
        shed_at = CASE WHEN $6 THEN shed_at END, shed_reason = CASE WHEN $6 THEN shed_reason END
 WHERE name = $1
 """
@@ -146,7 +146,7 @@ async def change(tx: Tx, before: Lane, after: Lane) -> None:
     """Give a lane that this transaction owns other settings."""
     await tx.execute(
         CHANGE, after.name, after.weight, after.max_running, after.ageing_sec,
-        after.objective_sec, after.sheddable,
+        after.objective_sec, after.sheddable, after.jitter_sec,
     )  # fmt: skip
     if (before.max_running is None) != (after.max_running is None):
         await tx.execute(UNCAP, after.name)
@@ -177,7 +177,11 @@ async def resume(tx: Tx, name: str) -> bool:
     return await tx.execute(RESUME, name) == 1
 
 
-USED: Final = "SELECT EXISTS (SELECT FROM jobs WHERE lane = $1)"
+# (Runs of a backfill need not be in the lane of their job.)
+USED: Final = """
+SELECT EXISTS (SELECT FROM jobs WHERE lane = $1) OR EXISTS (SELECT FROM runs WHERE lane = $1)
+    OR EXISTS (SELECT FROM operations WHERE state = 'RUNNING' AND request ->> 'lane' = $1)
+"""
 DELETE: Final = """
 WITH spans AS (DELETE FROM lane_spans WHERE lane = $1),
      gauges AS (DELETE FROM lane_gauges WHERE lane = $1),
@@ -187,7 +191,7 @@ DELETE FROM lanes WHERE name = $1
 
 
 async def used(tx: Tx, name: str) -> bool:
-    """Whether any job belongs to a lane. (This reads all jobs when none does.)"""
+    """Whether any job, run or backfill belongs to a lane. (This reads all jobs when none does.)"""
     return bool(await tx.value(USED, name))
 
 

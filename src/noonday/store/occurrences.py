@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from noonday.store import Row, Tx, caps, columns, dependencies
+from noonday.store import Row, Tx, caps, columns, dependencies, overlaps, runs
 from noonday.store.timers import Timer
 
 
@@ -24,11 +24,12 @@ class Fired(NamedTuple):
     schedule_version: int
     seq: int
     shard: int
-    epoch: int
+    epoch: int | None
+    """None: it is fired by whoever changes its job."""
 
 
-_NOTHING: Final = (None, None, None)
-"""In place of a timer's next occurrence, its due time and sequence number."""
+_NOTHING: Final = (None, None, None, None)
+"""In place of a timer's next occurrence, its due time, its number and what it catches up on."""
 
 
 class Entry(NamedTuple):
@@ -39,8 +40,9 @@ class Entry(NamedTuple):
     due_at: datetime
     outcome: str | None
     reason: str | None
-    skip_overlap: bool
-    """Skip it, rather than run it, while any run of the job is unfinished."""
+    overlap: str | None
+    """What becomes of it while any run of the job is unfinished: ``skip`` it, or have it wait
+    (``queue``, ``replace``); None: it runs beside."""
     rank: datetime | None = None
     """Where its run queues; None: by the time at which it is written."""
 
@@ -55,55 +57,62 @@ MATERIALIZE: Final = f"""
 WITH fired AS (
     DELETE FROM timers AS t
     USING unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::int[], $6::bigint[],
-                 $7::timestamptz[], $8::timestamptz[], $9::int[])
-          AS f(job_id, due_at, schedule_version, seq, shard, epoch, next_at, next_due_at, next_seq),
+                 $7::timestamptz[], $8::timestamptz[], $9::int[], $10::timestamptz[])
+          AS f(job_id, due_at, schedule_version, seq, shard, epoch, next_at, next_due_at, next_seq,
+               catch_up_to),
           jobs AS j
     WHERE t.job_id = f.job_id AND t.due_at = f.due_at AND t.seq = f.seq
       AND t.schedule_version = f.schedule_version
-      AND t.due_at >= $17 AND t.due_at <= $18
+      AND t.due_at >= $18 AND t.due_at <= $19
       AND j.id = f.job_id AND j.schedule_version = f.schedule_version AND j.state = 'ACTIVE'
     RETURNING t.job_id, j.tenant_id, j.lane, j.priority, j.payload_version, f.epoch, t.awaited,
               j.target_host, j.concurrency_key, f.schedule_version, f.shard, f.next_at,
-              f.next_due_at, f.next_seq
+              f.next_due_at, f.next_seq, f.catch_up_to
 ), entry AS (
     SELECT e.*, f.tenant_id, f.lane, f.priority, f.payload_version, f.epoch, f.awaited,
-           f.target_host, f.concurrency_key, busy.run
-    FROM unnest($10::uuid[], $11::timestamptz[], $12::timestamptz[], $13::text[], $14::text[],
-                $15::bool[], $16::timestamptz[])
-         AS e(job_id, occurrence_at, due_at, outcome, reason, skip_overlap, rank)
+           f.target_host, f.concurrency_key, f.schedule_version,
+           CASE WHEN e.overlap = 'skip' THEN busy.run END AS blocker,
+           CASE WHEN e.overlap <> 'skip' THEN {overlaps.KEY.format("f")} END AS overlap_key,
+           coalesce(e.overlap <> 'skip' AND busy.run IS NOT NULL, false) AS waits
+    FROM unnest($11::uuid[], $12::timestamptz[], $13::timestamptz[], $14::text[], $15::text[],
+                $16::text[], $17::timestamptz[])
+         AS e(job_id, occurrence_at, due_at, outcome, reason, overlap, rank)
     LEFT JOIN fired AS f ON f.job_id = e.job_id
     LEFT JOIN LATERAL (
-        SELECT replace(r.job_id::text, '-', '') || '-' || substr('stb', r.kind + 1, 1)
-               || (extract(epoch FROM r.occurrence_at) * 1000000)::bigint AS run
-        FROM runs AS r WHERE r.job_id = e.job_id LIMIT 1
-    ) AS busy ON e.skip_overlap AND e.outcome IS NULL
+        SELECT {runs.RUN_ID.format("r")} AS run FROM runs AS r WHERE r.job_id = e.job_id LIMIT 1
+    ) AS busy ON e.overlap IS NOT NULL AND e.outcome IS NULL
     WHERE CASE WHEN f.job_id IS NULL THEN false ELSE true END
 ), ledger AS (
     INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materialized_at,
-                             shard_epoch, outcome, reason, blocking_run, ended_at, attempts)
-    SELECT job_id, occurrence_at, 0, tenant_id, due_at, $19::timestamptz, epoch,
-           CASE WHEN run IS NULL THEN outcome ELSE 'SKIPPED' END,
-           CASE WHEN run IS NULL THEN reason ELSE 'overlap' END,
-           run,
-           CASE WHEN outcome IS NOT NULL OR run IS NOT NULL THEN $19::timestamptz END, 0
+                             shard_epoch, outcome, reason, blocking_run, ended_at, attempts,
+                             schedule_version)
+    SELECT job_id, occurrence_at, 0, tenant_id, due_at, $20::timestamptz, epoch,
+           CASE WHEN blocker IS NULL THEN outcome ELSE 'SKIPPED' END,
+           CASE WHEN blocker IS NULL THEN reason ELSE 'overlap' END,
+           blocker,
+           CASE WHEN outcome IS NOT NULL OR blocker IS NOT NULL THEN $20::timestamptz END, 0,
+           nullif(schedule_version, 1)
     FROM entry WHERE occurrence_at >= (SELECT starts_at FROM ledger_start)
     ON CONFLICT DO NOTHING
     RETURNING job_id, occurrence_at, due_at, outcome
 ), ready AS (
     INSERT INTO runs (job_id, occurrence_at, kind, tenant_id, payload_version, lane, priority,
-                      rank, state, due_at, ready_at, awaited, {caps.COLUMNS})
+                      rank, state, due_at, ready_at, awaited, overlap_key, {caps.COLUMNS})
     SELECT e.job_id, e.occurrence_at, 0, e.tenant_id, e.payload_version, e.lane, e.priority,
-           coalesce(e.rank, $19::timestamptz), 'READY', e.due_at, $19::timestamptz,
-           e.awaited, {caps.VALUES}
+           coalesce(e.rank, $20::timestamptz), 'READY', e.due_at, $20::timestamptz,
+           e.awaited, e.overlap_key,
+           CASE WHEN e.waits THEN 'overlap' WHEN c.waits_for IS NOT NULL THEN 'cap' END,
+           CASE WHEN e.waits THEN e.overlap_key ELSE c.waits_for END,
+           NOT e.waits AND c.waits_for IS NULL, {caps.NAMED}
     FROM entry AS e
     LEFT JOIN ledger AS l ON l.job_id = e.job_id AND l.occurrence_at = e.occurrence_at
     {caps.of("e")}
     WHERE CASE WHEN l.job_id IS NULL OR l.outcome IS NOT NULL THEN false ELSE true END
     RETURNING hold_key
 ), armed AS (
-    INSERT INTO timers (job_id, occurrence_at, due_at, schedule_version, seq, shard)
-    SELECT job_id, next_at, greatest(next_due_at, $19::timestamptz), schedule_version, next_seq,
-           shard
+    INSERT INTO timers (job_id, occurrence_at, due_at, schedule_version, seq, shard, catch_up_to)
+    SELECT job_id, next_at, greatest(next_due_at, $20::timestamptz), schedule_version, next_seq,
+           shard, catch_up_to
     FROM fired WHERE next_at IS NOT NULL
 )
 SELECT (SELECT count(*) FROM fired) AS fired, (SELECT count(*) FROM ready) AS ready,
@@ -129,8 +138,11 @@ async def materialize(
     does nothing.
     """
     dues = [timer.due_at for timer in fired]
-    after = {timer.job_id: (timer.occurrence_at, timer.due_at, timer.seq) for timer in rearm}
-    armed = columns([after.get(timer.job_id, _NOTHING) for timer in fired], 3)
+    after = {
+        timer.job_id: (timer.occurrence_at, timer.due_at, timer.seq, timer.catch_up_to)
+        for timer in rearm
+    }
+    armed = columns([after.get(timer.job_id, _NOTHING) for timer in fired], 4)
     written = await tx.one(
         MATERIALIZE, *columns(fired, 6), *armed, *columns(entries, 7), min(dues), max(dues), now
     )
@@ -154,7 +166,7 @@ async def clock(tx: Tx, lock: int) -> tuple[datetime, datetime]:
 
 
 class Opening(NamedTuple):
-    """An occurrence that starts at once, without a timer: posted due now, or triggered."""
+    """An occurrence that starts at once, without a timer: posted due now, triggered, backfilled."""
 
     job_id: UUID
     occurrence_at: datetime
@@ -242,9 +254,9 @@ async def drop_stale(tx: Tx, timers: Sequence[tuple[UUID, datetime, int, int]]) 
 
 CLOSE: Final = """
 INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at, materialized_at, outcome,
-                         reason, ended_at, attempts)
+                         reason, ended_at, attempts, schedule_version)
 SELECT $1, o.occurrence_at, 0, $2, o.occurrence_at + $3::interval, $4::timestamptz, o.outcome,
-       o.reason, $4, 0
+       o.reason, $4, 0, nullif($8::int, 1)
 FROM unnest($5::timestamptz[], $6::text[], $7::text[]) AS o(occurrence_at, outcome, reason)
 WHERE o.occurrence_at >= (SELECT starts_at FROM ledger_start)
 ON CONFLICT DO NOTHING
@@ -253,19 +265,29 @@ ON CONFLICT DO NOTHING
 
 async def close(
     tx: Tx,
-    job_id: UUID,
-    tenant_id: int,
+    job: Row,
     jitter: timedelta,
     closed: Sequence[tuple[datetime, str, str]],
     now: datetime,
 ) -> int:
     """Ledger rows that end as they begin, each with its outcome and reason; how many were new."""
-    return await tx.execute(CLOSE, job_id, tenant_id, jitter, now, *columns(closed, 3))
+    of, version = (job["id"], job["tenant_id"], jitter, now), job["schedule_version"]
+    return await tx.execute(CLOSE, *of, *columns(closed, 3), version)
+
+
+IS_THERE: Final = """
+SELECT true FROM occurrences WHERE job_id = $1 AND occurrence_at = $2 AND kind = 0
+"""
+
+
+async def is_there(tx: Tx, job_id: UUID, occurrence_at: datetime) -> bool:
+    """Whether an occurrence of a job's schedule is in the ledger as a line of its own."""
+    return await tx.value(IS_THERE, job_id, occurrence_at) is not None
 
 
 LEDGER: Final = """
 SELECT job_id, occurrence_at, kind, due_at, materialized_at, outcome, reason, blocking_run,
-       ended_at, attempts
+       ended_at, attempts, schedule_version
 FROM occurrences
 WHERE job_id = $1 AND tenant_id = $2 AND (occurrence_at, kind) < ($3, $4)
 ORDER BY occurrence_at DESC, kind DESC LIMIT $5

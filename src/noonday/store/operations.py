@@ -1,8 +1,8 @@
 """Bulk actions that take their time: what was asked for, and how far it is.
 
-An operation moves along the jobs of its tenant by their ids. Each step is one transaction that
-does something to one job and moves the position past it, so that it happens once and goes on from
-there, whoever dies.
+One that cancels jobs moves along those of its tenant by their ids. Each step is one transaction
+that does something to one job and moves the position past it, so that it happens once and goes on
+from there, whoever dies. What is particular to backfills is in ``backfills``.
 """
 
 from __future__ import annotations
@@ -24,23 +24,32 @@ class BulkCancel(msgspec.Struct, frozen=True):
     reason: str
 
 
-_SHOWN: Final = """id, tenant_id, kind, state, request, created_by, created_at, changed_at,
-       ended_at, looked_at, done, position, error"""
+SHOWN: Final = """id, tenant_id, kind, state, request, created_by, created_at, changed_at,
+       ended_at, total, looked_at, done, position, position_at, error"""
 
 CREATE: Final = """
-INSERT INTO operations (id, tenant_id, kind, state, request, created_by, created_at, changed_at)
-SELECT $1, $2, $3, 'RUNNING', $4::json, $5, now, now FROM coalesce($6, now()) AS now
+INSERT INTO operations (id, tenant_id, kind, state, request, created_by, created_at, changed_at,
+                        total)
+SELECT $1, $2, $3, 'RUNNING', $4::json, $5, now, now, $7 FROM coalesce($6, now()) AS now
 """
 
 
 async def create(
-    tx: Tx, operation_id: UUID, tenant_id: int, kind: str, request: str, created_by: str
+    tx: Tx,
+    operation_id: UUID,
+    tenant_id: int,
+    kind: str,
+    request: str,
+    created_by: str,
+    total: int | None = None,
 ) -> None:
-    """Ask for an operation; a loop carries it out."""
-    await tx.execute(CREATE, operation_id, tenant_id, kind, request, created_by, tx.now)
+    """Ask for an operation; a loop carries it out. ``total``: what it has to look at, if that is
+    known."""
+    args = (operation_id, tenant_id, kind, request, created_by, tx.now, total)
+    await tx.execute(CREATE, *args)
 
 
-ONE: Final = f"SELECT {_SHOWN} FROM operations WHERE id = $1 AND tenant_id = $2"
+ONE: Final = f"SELECT {SHOWN} FROM operations WHERE id = $1 AND tenant_id = $2"
 
 
 async def one(tx: Tx, operation_id: UUID, tenant_id: int) -> Row | None:
@@ -49,7 +58,7 @@ async def one(tx: Tx, operation_id: UUID, tenant_id: int) -> Row | None:
 
 
 PAGE: Final = f"""
-SELECT {_SHOWN} FROM operations WHERE tenant_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3
+SELECT {SHOWN} FROM operations WHERE tenant_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3
 """
 
 
@@ -59,12 +68,13 @@ async def page(tx: Tx, tenant_id: int, before: UUID, limit: int) -> list[Row]:
 
 
 RUNNING: Final = f"""
-SELECT {_SHOWN} FROM operations WHERE state = 'RUNNING' ORDER BY id LIMIT $1
+SELECT {SHOWN} FROM operations WHERE state = 'RUNNING' AND kind = 'cancel_jobs'
+ORDER BY id LIMIT $1
 """
 
 
 async def running(tx: Tx, limit: int) -> list[Row]:
-    """Operations that are under way, oldest first."""
+    """Operations that are under way and cancel jobs, oldest first."""
     return await tx.rows(RUNNING, limit)
 
 

@@ -27,7 +27,13 @@ SCANNED: Final = 5_000
 _JOB: Final = """j.id, j.tenant_id, j.created_at, j.created_by, j.version, j.state, j.state_reason,
        j.schedule_type, j.first_at, j.name, j.lane, j.priority, j.lease_sec, j.target_host,
        j.labels, j.spec, j.secret_headers, j.payload_bytes, j.payload_version, j.content_type,
-       j.after, j.concurrency_key"""
+       j.after, j.concurrency_key,
+       CASE WHEN j.state = 'PAUSED' THEN
+           (SELECT p.until_at FROM pauses AS p WHERE p.job_id = j.id) END AS paused_until,
+       CASE WHEN j.state = 'PAUSED' THEN
+           (SELECT p.occurrence_at FROM pauses AS p WHERE p.job_id = j.id) END AS paused_at,
+       CASE WHEN j.state = 'PAUSED' THEN
+           (SELECT p.seq FROM pauses AS p WHERE p.job_id = j.id) END AS paused_seq"""
 _STANDING: Final = """
     LEFT JOIN LATERAL (
         SELECT r.state, r.attempt, r.due_at, r.retry_at FROM runs AS r WHERE r.job_id = j.id
@@ -51,10 +57,11 @@ _STANDING: Final = """
                  occurrence_at DESC, kind DESC LIMIT 1
     ) AS last ON true"""
 _STATUS: Final = """CASE
-        WHEN j.state <> 'ACTIVE' THEN j.state
+        WHEN j.state NOT IN ('ACTIVE', 'ENDED') THEN j.state
         WHEN run.state = 'RUNNING' THEN 'RUNNING'
-        WHEN run.state IS NOT NULL OR own.fired IS NULL THEN 'PENDING'
+        WHEN run.state IS NOT NULL OR (own.fired IS NULL AND j.state = 'ACTIVE') THEN 'PENDING'
         WHEN last.outcome IN ('COMPLETE', 'CANCELLED') THEN last.outcome
+        WHEN j.state = 'ENDED' AND last.outcome IN ('SKIPPED', 'MISSED') THEN 'COMPLETE'
         WHEN last.outcome IS NOT NULL THEN 'FAILED'
         WHEN EXISTS (SELECT FROM dead_letters AS d WHERE d.job_id = j.id) THEN 'FAILED'
         ELSE 'COMPLETE' END AS status"""
@@ -120,13 +127,13 @@ async def jobs(
 
 
 TIMERS: Final = """
-SELECT t.job_id, t.occurrence_at, t.due_at
+SELECT t.job_id, t.occurrence_at, t.due_at, t.seq
 FROM unnest($1::uuid[], $2::timestamptz[]) AS w(job_id, due_at)
 JOIN timers AS t ON t.job_id = w.job_id AND t.due_at = w.due_at
 WHERE t.due_at >= $3 AND t.due_at <= $4
 """
 TIMERS_ANYWHERE: Final = (
-    "SELECT job_id, occurrence_at, due_at FROM timers WHERE job_id = ANY($1::uuid[])"
+    "SELECT job_id, occurrence_at, due_at, seq FROM timers WHERE job_id = ANY($1::uuid[])"
 )
 
 

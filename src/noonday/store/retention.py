@@ -151,6 +151,8 @@ DELETE FROM jobs AS j WHERE j.id = ANY($1::uuid[]) AND {_ENDED} RETURNING j.id, 
 DELETE_PAYLOADS: Final = """
 DELETE FROM payload_versions WHERE job_id = ANY($1::uuid[]) RETURNING payload_ref
 """
+DELETE_SCHEDULES: Final = "DELETE FROM schedule_versions WHERE job_id = ANY($1::uuid[])"
+DELETE_RANGES: Final = "DELETE FROM occurrence_ranges WHERE job_id = ANY($1::uuid[])"
 
 
 class Deleted(NamedTuple):
@@ -188,6 +190,9 @@ async def _delete(
     an old job holds its shard exclusively. (Ticks are not held up: they share the locks.)"""
     await tx.open_with(locks.sharing({shard_of(job_id) for job_id in ended}))
     gone = await tx.rows(DELETE, ended, *bounds)
-    payloads = await tx.rows(DELETE_PAYLOADS, [row["id"] for row in gone])
+    ids = [row["id"] for row in gone]
+    payloads = await tx.rows(DELETE_PAYLOADS, ids)
+    for statement in (DELETE_SCHEDULES, DELETE_RANGES):
+        await tx.execute(statement, ids)
     blobs = [row["payload_ref"] for row in [*gone, *payloads] if row["payload_ref"] is not None]
     return len(gone), blobs

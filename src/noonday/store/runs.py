@@ -1,7 +1,7 @@
 """The life of a run: one statement per event of ``domain/lifecycle.py``, each for a batch.
 
-Beside this module only ``cancels``, ``holds`` and ``dead_letters`` write runs, and
-``occurrences`` makes them.
+Beside this module only ``cancels``, ``holds``, ``overlaps``, ``caps`` and ``dead_letters`` write
+runs, and ``occurrences`` makes them.
 
 States are spelled out here and nowhere else in SQL. A write by a lease's holder is guarded by
 ``RUNNING`` and the ``lease_version``; a run that does not come back in the answer was not
@@ -87,7 +87,12 @@ def held_key(row: Row) -> Held:
     return Held(row["job_id"], row["occurrence_at"], row["kind"], row["lease_version"])
 
 
-CAPS: Final = "key_cap, host_cap, tenant_cap"
+RUN_ID: Final = """replace({0}.job_id::text, '-', '') || '-' || substr('stb', {0}.kind + 1, 1)
+               || (extract(epoch FROM {0}.occurrence_at) * 1000000)::bigint"""
+"""The id of a row's run, as ``RunKey`` has it."""
+
+CAPS: Final = "key_cap, host_cap, tenant_cap, overlap_key"
+"""What may wait for the end of a run."""
 _UNCAPPED: Final = (None, None, None)
 
 
@@ -102,6 +107,8 @@ def free(tx: Tx, rows: Sequence[Row]) -> None:
     for row in rows:
         if caps := caps_of(row):
             tx.caps.update(caps)
+        if row["overlap_key"] is not None:
+            tx.caps.add(row["overlap_key"])
 
 
 def freed(tx: Tx, rows: Sequence[Row]) -> set[Held]:
@@ -406,7 +413,7 @@ _ENDED_COLUMNS: Final = (
 _LEASE: Final = """r.job_id, r.occurrence_at, r.kind, r.tenant_id, r.attempt, r.lease_version,
               r.worker_id, r.leased_at, r.locked_until, r.awaited, i.status, i.http_status,
               i.error, i.unknown, i.response, i.duplicate_cause, r.key_cap, r.host_cap,
-              r.tenant_cap"""
+              r.tenant_cap, r.overlap_key"""
 
 _ENDED_INPUT: Final = f"{_ENDED}) AS i({_ENDED_COLUMNS})"
 

@@ -167,6 +167,36 @@ CREATE TABLE executions (
 ) PARTITION BY RANGE (finished_at);
 CREATE INDEX executions_job ON executions USING btree (job_id, finished_at);
 
+CREATE TABLE forecast_minutes (
+    at          timestamp with time zone NOT NULL,
+    occurrences double precision NOT NULL,
+    hot         boolean NOT NULL,
+    CONSTRAINT forecast_minutes_pkey PRIMARY KEY (at)
+);
+
+CREATE TABLE forecast_parts (
+    at          timestamp with time zone NOT NULL,
+    tenant_id   integer NOT NULL,
+    lane        text NOT NULL,
+    target_host text NOT NULL,
+    occurrences double precision NOT NULL,
+    unspread    double precision NOT NULL,
+    CONSTRAINT forecast_parts_pkey PRIMARY KEY (at, tenant_id, lane, target_host)
+);
+
+CREATE TABLE forecasts (
+    only_row    boolean NOT NULL DEFAULT true,
+    computed_at timestamp with time zone NOT NULL,
+    took_sec    double precision NOT NULL,
+    starts_at   timestamp with time zone NOT NULL,
+    ends_at     timestamp with time zone NOT NULL,
+    jobs        bigint NOT NULL,
+    estimated   boolean NOT NULL,
+    hot_from    double precision NOT NULL,
+    CONSTRAINT forecasts_pkey PRIMARY KEY (only_row),
+    CONSTRAINT forecasts_only_row_check CHECK (only_row)
+) WITH (fillfactor=50);
+
 CREATE TABLE idempotency_keys (
     key         text NOT NULL,
     tenant_id   integer NOT NULL,
@@ -212,8 +242,9 @@ CREATE TABLE jobs (
     CONSTRAINT jobs_payload CHECK (((payload IS NULL) <> (payload_ref IS NULL))),
     CONSTRAINT jobs_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
     CONSTRAINT jobs_schedule_type_check CHECK ((schedule_type = ANY (ARRAY['once'::text, 'cron'::text, 'interval'::text]))),
-    CONSTRAINT jobs_state_check CHECK ((state = ANY (ARRAY['ACTIVE'::text, 'PAUSED'::text, 'SUSPENDED'::text, 'CANCELLED'::text])))
+    CONSTRAINT jobs_state_check CHECK ((state = ANY (ARRAY['ACTIVE'::text, 'PAUSED'::text, 'SUSPENDED'::text, 'CANCELLED'::text, 'ENDED'::text]))) NOT VALID
 );
+CREATE INDEX jobs_recurring ON jobs USING btree (id) WHERE ((schedule_type <> 'once'::text) AND (state = 'ACTIVE'::text));
 CREATE INDEX jobs_tenant ON jobs USING btree (tenant_id, id);
 
 CREATE TABLE lane_gauges (
@@ -249,8 +280,10 @@ CREATE TABLE lanes (
     shed_reason   text,
     version       integer NOT NULL DEFAULT 1,
     created_at    timestamp with time zone NOT NULL DEFAULT now(),
+    jitter_sec    integer,
     CONSTRAINT lanes_pkey PRIMARY KEY (name),
     CONSTRAINT lanes_ageing_sec_check CHECK ((ageing_sec > (0)::double precision)),
+    CONSTRAINT lanes_jitter_sec_check CHECK (((jitter_sec >= 0) AND (jitter_sec <= 86400))),
     CONSTRAINT lanes_max_running_check CHECK ((max_running >= 0)),
     CONSTRAINT lanes_objective_sec_check CHECK ((objective_sec > (0)::double precision)),
     CONSTRAINT lanes_paused CHECK (((paused_at IS NULL) = (pause_reason IS NULL))),
@@ -283,19 +316,38 @@ CREATE INDEX limits_lifted ON limits USING btree (kind, tenant_id) WHERE (max_ru
 CREATE INDEX limits_rates ON limits USING btree (key) WHERE (rate_per_sec IS NOT NULL);
 CREATE INDEX limits_tenant ON limits USING btree (tenant_id, kind, name);
 
+CREATE TABLE occurrence_ranges (
+    job_id           uuid NOT NULL,
+    from_at          timestamp with time zone NOT NULL,
+    to_at            timestamp with time zone NOT NULL,
+    tenant_id        integer NOT NULL,
+    count            integer,
+    outcome          text NOT NULL,
+    reason           text NOT NULL,
+    schedule_version integer NOT NULL,
+    written_at       timestamp with time zone NOT NULL,
+    caused_by        text NOT NULL,
+    CONSTRAINT occurrence_ranges_pkey PRIMARY KEY (job_id, to_at),
+    CONSTRAINT occurrence_ranges_count_check CHECK ((count > 0)),
+    CONSTRAINT occurrence_ranges_order CHECK ((from_at <= to_at)),
+    CONSTRAINT occurrence_ranges_outcome_check CHECK ((outcome = ANY (ARRAY['SKIPPED'::text, 'MISSED'::text])))
+);
+CREATE INDEX occurrence_ranges_end ON occurrence_ranges USING btree (to_at);
+
 CREATE TABLE occurrences (
-    job_id          uuid NOT NULL,
-    occurrence_at   timestamp with time zone NOT NULL,
-    kind            smallint NOT NULL,
-    tenant_id       integer NOT NULL,
-    due_at          timestamp with time zone NOT NULL,
-    materialized_at timestamp with time zone NOT NULL,
-    shard_epoch     bigint,
-    outcome         text,
-    reason          text,
-    blocking_run    text,
-    ended_at        timestamp with time zone,
-    attempts        integer,
+    job_id           uuid NOT NULL,
+    occurrence_at    timestamp with time zone NOT NULL,
+    kind             smallint NOT NULL,
+    tenant_id        integer NOT NULL,
+    due_at           timestamp with time zone NOT NULL,
+    materialized_at  timestamp with time zone NOT NULL,
+    shard_epoch      bigint,
+    outcome          text,
+    reason           text,
+    blocking_run     text,
+    ended_at         timestamp with time zone,
+    attempts         integer,
+    schedule_version integer,
     CONSTRAINT occurrences_pkey PRIMARY KEY (job_id, occurrence_at, kind),
     CONSTRAINT occurrences_outcome CHECK (((outcome IS NULL) = (ended_at IS NULL))),
     CONSTRAINT occurrences_outcome_check CHECK ((outcome = ANY (ARRAY['COMPLETE'::text, 'FAILED'::text, 'CANCELLED'::text, 'SKIPPED'::text, 'MISSED'::text]))),
@@ -303,25 +355,39 @@ CREATE TABLE occurrences (
 ) PARTITION BY RANGE (occurrence_at);
 
 CREATE TABLE operations (
-    id         uuid NOT NULL,
-    tenant_id  integer NOT NULL,
-    kind       text NOT NULL,
-    state      text NOT NULL,
-    request    json NOT NULL,
-    created_by text NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    changed_at timestamp with time zone NOT NULL,
-    ended_at   timestamp with time zone,
-    looked_at  integer NOT NULL DEFAULT 0,
-    done       integer NOT NULL DEFAULT 0,
-    position   uuid,
-    error      text,
+    id          uuid NOT NULL,
+    tenant_id   integer NOT NULL,
+    kind        text NOT NULL,
+    state       text NOT NULL,
+    request     json NOT NULL,
+    created_by  text NOT NULL,
+    created_at  timestamp with time zone NOT NULL,
+    changed_at  timestamp with time zone NOT NULL,
+    ended_at    timestamp with time zone,
+    looked_at   integer NOT NULL DEFAULT 0,
+    done        integer NOT NULL DEFAULT 0,
+    position    uuid,
+    error       text,
+    total       integer,
+    position_at timestamp with time zone,
+    next_at     timestamp with time zone,
     CONSTRAINT operations_pkey PRIMARY KEY (id),
-    CONSTRAINT operations_kind_check CHECK ((kind = 'cancel_jobs'::text)),
+    CONSTRAINT operations_kind_check CHECK ((kind = ANY (ARRAY['cancel_jobs'::text, 'backfill'::text]))) NOT VALID,
     CONSTRAINT operations_state_check CHECK ((state = ANY (ARRAY['RUNNING'::text, 'DONE'::text, 'ABORTED'::text, 'FAILED'::text])))
 ) WITH (fillfactor=50);
 CREATE INDEX operations_running ON operations USING btree (id) WHERE (state = 'RUNNING'::text);
 CREATE INDEX operations_tenant ON operations USING btree (tenant_id, id);
+
+CREATE TABLE pauses (
+    job_id        uuid NOT NULL,
+    occurrence_at timestamp with time zone NOT NULL,
+    seq           integer NOT NULL,
+    awaited       boolean NOT NULL,
+    until_at      timestamp with time zone,
+    paused_by     text NOT NULL,
+    CONSTRAINT pauses_pkey PRIMARY KEY (job_id)
+);
+CREATE INDEX pauses_until ON pauses USING btree (until_at) WHERE (until_at IS NOT NULL);
 
 CREATE TABLE payload_versions (
     job_id        uuid NOT NULL,
@@ -423,6 +489,7 @@ CREATE TABLE runs (
     key_cap             text,
     key_slot            boolean NOT NULL DEFAULT false,
     awaited             boolean NOT NULL DEFAULT false,
+    overlap_key         text,
     CONSTRAINT runs_pkey PRIMARY KEY (job_id, occurrence_at, kind),
     CONSTRAINT runs_claimable CHECK ((claimable = ((state = 'RUNNING'::text) OR ((state = 'READY'::text) AND (hold IS NULL))))),
     CONSTRAINT runs_hold CHECK (((hold IS NULL) OR ((state = 'READY'::text) AND (hold_key IS NOT NULL)))),
@@ -430,7 +497,7 @@ CREATE TABLE runs (
     CONSTRAINT runs_lease CHECK ((((state = 'RUNNING'::text) = (worker_id IS NOT NULL)) AND ((state = 'RUNNING'::text) = (leased_at IS NOT NULL)) AND ((state = 'RUNNING'::text) = (locked_until IS NOT NULL)))),
     CONSTRAINT runs_retry CHECK (((state = 'RETRYING'::text) = (retry_at IS NOT NULL))),
     CONSTRAINT runs_state_check CHECK ((state = ANY (ARRAY['READY'::text, 'RUNNING'::text, 'RETRYING'::text])))
-) WITH (fillfactor=38, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=20000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=50000);
+) WITH (fillfactor=38, autovacuum_vacuum_threshold=20000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=50000, autovacuum_vacuum_scale_factor=0.2);
 CREATE INDEX runs_cancel ON runs USING btree (cancel_requested_at) WHERE (cancel_requested_at IS NOT NULL);
 CREATE INDEX runs_claim ON runs USING btree (lane, priority, rank) WHERE claimable;
 CREATE INDEX runs_hold_key ON runs USING btree (hold_key, priority, ready_at, job_id, occurrence_at) WHERE (hold_key IS NOT NULL);
@@ -438,6 +505,16 @@ CREATE INDEX runs_host_cap ON runs USING btree (host_cap) WHERE ((host_cap IS NO
 CREATE INDEX runs_key_cap ON runs USING btree (key_cap) WHERE key_slot;
 CREATE INDEX runs_retry_due ON runs USING btree (retry_at) WHERE (retry_at IS NOT NULL);
 CREATE INDEX runs_tenant_cap ON runs USING btree (tenant_cap) WHERE ((tenant_cap IS NOT NULL) AND claimable);
+
+CREATE TABLE schedule_versions (
+    job_id   uuid NOT NULL,
+    version  integer NOT NULL,
+    schedule json NOT NULL,
+    from_at  timestamp with time zone NOT NULL,
+    until_at timestamp with time zone NOT NULL,
+    CONSTRAINT schedule_versions_pkey PRIMARY KEY (job_id, version)
+);
+CREATE INDEX schedule_versions_until ON schedule_versions USING btree (until_at);
 
 CREATE TABLE schema_migrations (
     number     integer NOT NULL,
@@ -494,12 +571,14 @@ CREATE TABLE tenants (
     create_bytes_per_sec integer,
     max_pending_jobs     integer,
     caps_changed_at      timestamp with time zone,
+    jitter_sec           integer NOT NULL DEFAULT 0,
     CONSTRAINT tenants_pkey PRIMARY KEY (id),
     CONSTRAINT tenants_name_key UNIQUE (name),
     CONSTRAINT tenants_create_bytes_per_sec_check CHECK ((create_bytes_per_sec > 0)),
     CONSTRAINT tenants_creates_burst_check CHECK ((creates_burst >= 1)),
     CONSTRAINT tenants_creates_per_sec_check CHECK ((creates_per_sec > (0)::double precision)),
     CONSTRAINT tenants_deliveries_per_sec_check CHECK ((deliveries_per_sec > (0)::double precision)),
+    CONSTRAINT tenants_jitter_sec_check CHECK (((jitter_sec >= 0) AND (jitter_sec <= 86400))),
     CONSTRAINT tenants_max_pending_jobs_check CHECK ((max_pending_jobs >= 0)),
     CONSTRAINT tenants_max_running_check CHECK ((max_running >= 0)),
     CONSTRAINT tenants_weight_check CHECK ((weight > (0)::double precision))
@@ -516,7 +595,8 @@ CREATE TABLE timers (
     schedule_version integer NOT NULL,
     seq              integer NOT NULL,
     shard            smallint NOT NULL,
-    awaited          boolean NOT NULL DEFAULT false
+    awaited          boolean NOT NULL DEFAULT false,
+    catch_up_to      timestamp with time zone
 ) PARTITION BY RANGE (due_at);
 CREATE INDEX timers_job ON timers USING btree (job_id);
 
@@ -545,5 +625,6 @@ CREATE TABLE workers (
     seen_at    timestamp with time zone NOT NULL,
     vitals     json,
     lanes      json,
+    catch_up   json,
     CONSTRAINT workers_pkey PRIMARY KEY (id)
 ) WITH (fillfactor=50);

@@ -19,6 +19,8 @@ SELECT (SELECT hold_key FROM runs WHERE hold_key > $1 ORDER BY hold_key LIMIT 1)
        (SELECT id FROM operations WHERE state = 'RUNNING' ORDER BY id LIMIT 1)
            IS NOT NULL AS operations,
        (SELECT id FROM replays WHERE active ORDER BY id LIMIT 1) IS NOT NULL AS replays,
+       (SELECT job_id FROM pauses WHERE until_at <= coalesce($2, now()) ORDER BY until_at LIMIT 1)
+           IS NOT NULL AS pauses,
        EXISTS (SELECT FROM tenants WHERE caps_changed_at >= coalesce($2, now()) - $3::interval)
            AS caps_changed,
        EXISTS (SELECT FROM pending_bases) AS counted
@@ -27,7 +29,7 @@ SELECT (SELECT hold_key FROM runs WHERE hold_key > $1 ORDER BY hold_key LIMIT 1)
 
 async def look(tx: Tx) -> set[str]:
     """Of what there is any: runs that are ``held``; jobs that have ``ended`` and others wait for;
-    ``operations`` and ``replays`` under way; ``caps_changed`` lately; tenants whose pending jobs
-    are ``counted``."""
+    ``operations`` and ``replays`` under way; ``pauses`` that are over; ``caps_changed`` lately;
+    tenants whose pending jobs are ``counted``."""
     row = await tx.one(LOOK, "", tx.now, CHANGED_LATELY)
     return {str(sign) for sign, is_there in row.items() if is_there}

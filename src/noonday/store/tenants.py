@@ -48,7 +48,7 @@ async def create(
 _SHOWN: Final = (
     "id, name, max_payload_bytes, keep_responses, cardinality(signing_secrets) AS secrets, "
     "secrets_rotated_at, created_at, max_running, weight, deliveries_per_sec, "
-    "creates_per_sec, creates_burst, create_bytes_per_sec, max_pending_jobs"
+    "creates_per_sec, creates_burst, create_bytes_per_sec, max_pending_jobs, jitter_sec"
 )
 
 ONE: Final = f"SELECT {_SHOWN} FROM tenants WHERE name = $1"
@@ -69,7 +69,8 @@ async def page(tx: Tx, after_id: int, limit: int) -> list[Row]:
 
 CHANGE: Final = """
 UPDATE tenants SET max_payload_bytes = coalesce($2, max_payload_bytes),
-       keep_responses = coalesce($3, keep_responses), weight = coalesce($4, weight)
+       keep_responses = coalesce($3, keep_responses), weight = coalesce($4, weight),
+       jitter_sec = coalesce($5, jitter_sec)
 WHERE id = $1
 """
 
@@ -81,9 +82,10 @@ async def change(
     max_payload_bytes: int | None = None,
     keep_responses: bool | None = None,
     weight: float | None = None,
+    jitter_sec: int | None = None,
 ) -> None:
     """Set what is given; None leaves it as it is."""
-    await tx.execute(CHANGE, tenant_id, max_payload_bytes, keep_responses, weight)
+    await tx.execute(CHANGE, tenant_id, max_payload_bytes, keep_responses, weight, jitter_sec)
 
 
 SET_QUOTAS: Final = """

@@ -139,19 +139,24 @@ async def retire(connection: DirectConnection, part: Range, bound: datetime | No
     return await partitions.drop(connection, part, only_empty=True)
 
 
+ALL_BUT_DUE: Final = """
+SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute
+WHERE attrelid = 'timers'::regclass AND attnum > 0 AND NOT attisdropped AND attname <> 'due_at'
+"""
+
+
 async def rearm(tx: Tx, part: Range) -> int:
     """Move timers from a partition that is off to where they fire at once; how many."""
+    rest = await tx.value(ALL_BUT_DUE)
     return await tx.execute(
         f"""
         WITH moved AS (
             DELETE FROM {part.name} WHERE ctid = ANY (ARRAY(
                 SELECT ctid FROM {part.name} LIMIT {LEFT_OVER_BATCH} FOR UPDATE SKIP LOCKED))
-            RETURNING job_id, occurrence_at, due_at, schedule_version, seq, shard
+            RETURNING {rest}, due_at
         )
-        INSERT INTO timers (job_id, occurrence_at, due_at, schedule_version, seq, shard)
-        SELECT job_id, occurrence_at, greatest(due_at, coalesce($1::timestamptz, now())),
-               schedule_version, seq, shard
-        FROM moved
+        INSERT INTO timers ({rest}, due_at)
+        SELECT {rest}, greatest(due_at, coalesce($1::timestamptz, now())) FROM moved
         """,
         tx.now,
     )

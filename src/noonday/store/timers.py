@@ -18,7 +18,10 @@ class Timer(NamedTuple):
     due_at: datetime
     schedule_version: int
     seq: int
+    """The number of its occurrence among those of its job, the first being 1."""
     shard: int
+    catch_up_to: datetime | None = None
+    """The last occurrence of an outage of which all are to run, while that is caught up on."""
 
 
 ARM: Final = Copy("timers", Timer._fields)
@@ -32,19 +35,24 @@ async def arm(tx: Tx, timers: Sequence[Timer], now: datetime) -> None:
 # The due index serves the order; `$1` and `$2` are values, so other partitions are not planned.
 # Jobs are looked up one by one: a join is planned for a whole batch, by reading all jobs where
 # those are few, and most ticks find a handful.
-DUE: Final = """
+_WITH_JOBS: Final = """
+    SELECT t.job_id, t.occurrence_at, t.due_at, t.schedule_version, t.seq, t.shard, t.catch_up_to,
+           j.schedule_version = t.schedule_version AND j.state = 'ACTIVE' AS current, j.spec,
+           j.tenant_id, j.lane, j.priority, j.target_host, j.concurrency_key,
+           j.schedule_type <> 'once' AS recurs
+    FROM ({}) AS t
+    LEFT JOIN LATERAL (SELECT * FROM jobs WHERE id = t.job_id LIMIT 1) AS j ON true
+"""
+_DUE: Final = """
+    SELECT * FROM timers
+    WHERE due_at >= $1 AND due_at <= $2 AND due_at <= coalesce($5, now())
+      AND shard = ANY($3::int[])
+    ORDER BY due_at LIMIT $4
+"""
+DUE: Final = f"""
 SELECT n.clock, d.*
 FROM (SELECT coalesce($5, now()) AS clock) AS n
-LEFT JOIN (
-    SELECT t.job_id, t.occurrence_at, t.due_at, t.schedule_version, t.seq, t.shard,
-           j.schedule_version = t.schedule_version AND j.state = 'ACTIVE' AS current, j.spec,
-           j.tenant_id, j.lane, j.priority, j.target_host, j.concurrency_key
-    FROM (SELECT * FROM timers
-          WHERE due_at >= $1 AND due_at <= $2 AND due_at <= coalesce($5, now())
-            AND shard = ANY($3::int[])
-          ORDER BY due_at LIMIT $4) AS t
-    LEFT JOIN LATERAL (SELECT * FROM jobs WHERE id = t.job_id LIMIT 1) AS j ON true
-) AS d ON true
+LEFT JOIN ({_WITH_JOBS.format(_DUE)}) AS d ON true
 ORDER BY d.due_at
 """
 
@@ -56,6 +64,45 @@ async def due(
     oldest first, with what their jobs say now."""
     rows = await tx.rows(DUE, floor, until, shards, limit, tx.now)
     return rows[0]["clock"], [row for row in rows if row["job_id"] is not None]
+
+
+ARM_AWAITED: Final = """
+UPDATE timers SET awaited = true WHERE job_id = $1 AND due_at >= $2 AND due_at <= $3
+"""
+
+
+async def arm_again(tx: Tx, timer: Timer, now: datetime, *, awaited: bool) -> None:
+    """Arm the timer of a job that had one before, for which children may wait."""
+    await arm(tx, [timer], now)
+    if awaited:
+        due_at = max(timer.due_at, now)
+        await tx.execute(ARM_AWAITED, timer.job_id, due_at, due_at)
+
+
+class Place(NamedTuple):
+    """A place in the order of due timers, for going on from there. Where many are due at the same
+    instant, shard and job tell them apart."""
+
+    due_at: datetime
+    shard: int
+    job_id: UUID
+
+
+# (The index has the first two in order; those of one instant and shard are sorted.)
+_BEYOND: Final = """
+    SELECT * FROM timers
+    WHERE due_at >= $1 AND due_at <= $2 AND shard = ANY($3::int[])
+      AND (due_at, shard, job_id) > ($1, $5::int, $6::uuid)
+    ORDER BY due_at, shard, job_id LIMIT $4
+"""
+BEYOND: Final = f"{_WITH_JOBS.format(_BEYOND)} ORDER BY t.due_at, t.shard, t.job_id"
+
+
+async def beyond(
+    tx: Tx, place: Place, until: datetime, shards: Sequence[int], limit: int
+) -> list[Row]:
+    """The timers after ``place`` up to ``until``, which is past, as :func:`due` has them."""
+    return await tx.rows(BEYOND, place.due_at, until, shards, limit, place.shard, place.job_id)
 
 
 NEXT_DUE: Final = """
@@ -73,11 +120,11 @@ async def next_due(
 
 
 OF_JOB: Final = """
-SELECT occurrence_at, due_at, schedule_version, seq FROM timers
+SELECT occurrence_at, due_at, schedule_version, seq, catch_up_to FROM timers
 WHERE job_id = $1 AND due_at >= $2 AND due_at <= $3
 """
 OF_JOB_ANYWHERE: Final = """
-SELECT occurrence_at, due_at, schedule_version, seq FROM timers WHERE job_id = $1
+SELECT occurrence_at, due_at, schedule_version, seq, catch_up_to FROM timers WHERE job_id = $1
 """
 
 
@@ -94,10 +141,13 @@ async def of_job(tx: Tx, job_id: UUID, around: datetime | None = None) -> Row | 
     return await tx.row(OF_JOB_ANYWHERE, job_id)
 
 
-DISARM: Final = "DELETE FROM timers WHERE job_id = $1 RETURNING occurrence_at, awaited"
+DISARM: Final = """
+DELETE FROM timers WHERE job_id = $1
+RETURNING occurrence_at, due_at, seq, awaited, catch_up_to
+"""
 
 
 async def disarm(tx: Tx, job_id: UUID) -> Row | None:
-    """Delete a job's timer, wherever it stands, and say for which occurrence it stood, and whether
-    children wait for that; the shard must be owned exclusively."""
+    """Delete a job's timer, wherever it stands, and say for which occurrence it stood, with what
+    number, and whether children wait for that; the shard must be owned exclusively."""
     return await tx.row(DISARM, job_id)

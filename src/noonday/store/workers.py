@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from noonday.domain.catch_up import Report as CatchUp
 from noonday.domain.lane_clock import LaneReport
 from noonday.domain.ranking import Band
 from noonday.domain.vitals import Vitals
@@ -21,11 +22,11 @@ ALIVE: Final = timedelta(seconds=15)
 
 REPORT: Final = """
 INSERT INTO workers (id, role, name, host, pid, slots, in_flight, granted, stopping, lanes,
-                     started_at, seen_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, coalesce($11, now()), coalesce($11, now()))
+                     catch_up, started_at, seen_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $12, coalesce($11, now()), coalesce($11, now()))
 ON CONFLICT (id) DO UPDATE
 SET in_flight = excluded.in_flight, granted = excluded.granted, stopping = excluded.stopping,
-    lanes = excluded.lanes, seen_at = excluded.seen_at
+    lanes = excluded.lanes, catch_up = excluded.catch_up, seen_at = excluded.seen_at
 """
 
 
@@ -40,13 +41,15 @@ async def report(
     granted: Mapping[str, datetime] | None = None,
     stopping: bool = False,
     lanes: Mapping[str, LaneReport] | None = None,
+    catch_up: CatchUp | None = None,
 ) -> None:
     """Say that a process is alive. ``granted``: highest ranks claimed, by :func:`granted_key`;
-    ``lanes``: those that it serves, and how each stands."""
+    ``lanes``: those that it serves, and how each stands; ``catch_up``: how a scheduler does."""
     document = msgspec.json.encode(granted).decode() if granted else None
     await tx.execute(
         REPORT, worker_id, role, name, host_name(), os.getpid(), slots, in_flight, document,
         stopping, _encoded(lanes), tx.now,
+        None if catch_up is None else msgspec.json.encode(catch_up).decode(),
     )  # fmt: skip
 
 
@@ -135,6 +138,18 @@ async def vitals(tx: Tx) -> list[Vitals]:
     """What each living process says of itself."""
     rows = await tx.rows(VITALS, tx.now, ALIVE)
     return [msgspec.json.decode(row["vitals"], type=Vitals) for row in rows]
+
+
+CATCH_UPS: Final = """
+SELECT catch_up FROM workers
+WHERE catch_up IS NOT NULL AND seen_at >= coalesce($1, now()) - $2::interval
+"""
+
+
+async def catch_ups(tx: Tx) -> list[CatchUp]:
+    """How each living scheduler catches up on what is late."""
+    rows = await tx.rows(CATCH_UPS, tx.now, ALIVE)
+    return [msgspec.json.decode(row["catch_up"], type=CatchUp) for row in rows]
 
 
 ABSENT: Final = """

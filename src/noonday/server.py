@@ -61,6 +61,7 @@ from noonday.loops.retries import Retries
 from noonday.loops.scaling import Scaling
 from noonday.loops.scheduler import BATCH, Scheduler
 from noonday.loops.vitals import Reporter
+from noonday.loops.watchdog import Watchdog
 from noonday.settings import Settings
 from noonday.store import (
     Row,
@@ -287,6 +288,8 @@ def _lead(
     lookout.on("counted", count.wake, every=SLOWLY)
     forecasting = Forecasting(store, every_sec=settings.forecast_every_sec, leads=leads)
     node.loop("forecast", forecasting.tick, pause_sec=SELDOM_SEC)
+    dog = Watchdog(store, metrics, leads=leads)
+    node.loop("watchdog", dog.tick, pause_sec=SELDOM_SEC, steady=True, sleep_for=dog.sleep_for)
     _alerts(node, leads)
     scales = Scaling(
         store,

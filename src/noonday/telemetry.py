@@ -308,11 +308,7 @@ class Metrics:
         self._lag = self._histogram(
             "materialization_lag_seconds", "How late the oldest timer of a tick was", _WAIT_SEC
         )
-        self._caught_up = self._counter("late_timers_fired", "Timers fired long after their time")
-        self._catching_up = self._gauge("catching_up", "1 while it finds timers that are late")
-        self._delayed = self._gauge(
-            "late_timers_delayed", "Late timers that wait since runs of their lane do"
-        )
+        self._of_timers()
         self._ticks = _Bound(
             self._histogram("tick_seconds", "Time a tick took, by loop", _WORK_SEC, "loop"), 32
         )
@@ -337,6 +333,16 @@ class Metrics:
         self._request_time = _Bound(
             self._histogram("http_request_seconds", "Time to answer, by route", _WORK_SEC, "route"),
             100,
+        )
+
+    def _of_timers(self) -> None:
+        self._caught_up = self._counter("late_timers_fired", "Timers fired long after their time")
+        self._catching_up = self._gauge("catching_up", "1 while it finds timers that are late")
+        self._delayed = self._gauge(
+            "late_timers_delayed", "Late timers that wait since runs of their lane do"
+        )
+        self._repaired = _Bound(
+            self._counter("jobs_repaired", "Jobs whose timer stood wrong, by how", "what"), 4
         )
 
     def _collector(self, collector: _C) -> _C:
@@ -498,6 +504,10 @@ class Metrics:
     def straggler(self, table: str, count: int = 1) -> None:
         """A sweep found rows below the floor, committed later than anything should be."""
         self._stragglers(table).inc(count)
+
+    def repaired(self, what: str) -> None:
+        """A recurring job was ``unarmed``, or its timer stood ``ahead`` of its next occurrence."""
+        self._repaired(what).inc(1)
 
     def notified(self, direction: str, count: int = 1) -> None:
         """A wake-up was ``sent`` or ``heard``."""

@@ -61,6 +61,7 @@ from noonday.store import (
     signs,
     targets,
     timers,
+    watch,
 )
 from noonday.store.backfills import Backfill
 from noonday.store.cancels import Which
@@ -662,6 +663,20 @@ async def check_forecast(made: Explained) -> None:
         plan = await made.plan(forecasts.ONE_OFF, partial(forecasts.one_off, span=span))
         assert (plan.indexes, plan.scans) == ({"jobs_pkey"}, set())
         assert plan.tables - {"jobs"} <= days("timers", NOW, end), "what is farther is not read"
+
+
+async def check_watchdog(made: Explained) -> None:
+    expected = [(row["job_id"], row["due_at"]) for row in made.due[:200]]
+    job_ids = [job_id for job_id, _ in expected]
+    for statement, call in {
+        watch.SLICE: lambda tx: watch.active(tx, UUID(int=0), 1_000),
+        watch.ARMED: lambda tx: watch.armed(tx, expected),
+        watch.OVERDUE: lambda tx: watch.overdue(tx, job_ids, NOW),
+        watch.LAST: lambda tx: watch.accounted(tx, job_ids[0]),
+        watch.COUNT: lambda tx: watch.count(tx, job_ids[0], 100),
+    }.items():
+        plan = await made.plan(statement, call)
+        assert plan.scans <= days("timers", NOW - DAY), "which is empty"
 
 
 CHECKS = [check for name, check in list(globals().items()) if name.startswith("check_")]

@@ -15,6 +15,7 @@ import msgspec
 
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import EPOCH, MICROSECOND, Cron, Interval, Once, Schedule
+from noonday.domain.pausing import same_times
 from noonday.domain.schedule import each_after, is_left_out, next_after
 
 MOST: Final = 10_000
@@ -147,22 +148,11 @@ def _first(versions: Sequence[Version], job_id: UUID) -> Place | None:
     before goes on with its numbers."""
     wanted, since = versions[-1].schedule, versions[-1].from_at
     for version in reversed(versions[:-1]):
-        if _named(version.schedule) != _named(wanted):
+        if not same_times(version.schedule, wanted):
             break
         since = version.from_at
     at = next_after(wanted, since - MICROSECOND, job_id)
     return None if at is None else Place(at, 1)
-
-
-def _named(schedule: Schedule) -> tuple[object, ...]:
-    """What the nominal times of a schedule depend on, its end aside."""
-    match schedule:
-        case Once():
-            return (schedule.run_at,)
-        case Interval():
-            return schedule.interval_sec, schedule.starts_at
-        case Cron():
-            return schedule.cron, schedule.timezone, schedule.dst_fold, schedule.starts_at
 
 
 def _last(

@@ -33,6 +33,8 @@ from noonday.telemetry import Metrics
 AGAIN: Final = timedelta(seconds=5)
 """After a look through all that is late, in which something had to wait, the next one begins so
 much later, or as much as it took; at once, if a lane lets go."""
+FRESH: Final = timedelta(seconds=2)
+"""So long after the last timer that was fired in time late ones have no more than their share."""
 JUST_BEFORE: Final = timedelta(microseconds=1)
 
 log = structlog.get_logger()
@@ -53,6 +55,7 @@ class CatchingUp:
         """Nothing late lies below it; None: nothing is late at all."""
         self.pace = Pace(share)
         self._budget = Budget(share)
+        self._fresh_at: datetime | None = None
         self._rate = Rate()
         self._delays: dict[str, Delay] = {}
         self._told: set[str] = set()
@@ -149,14 +152,25 @@ class CatchingUp:
         if self._again_at is not None and at < self._again_at:
             return True
         # (Time that is set by hand does not pass while anybody rests.)
-        return tx.now is None and self._budget.rest(at) > timedelta(0)
+        return tx.now is None and self._rest(at) > timedelta(0)
+
+    def saw_fresh(self, at: datetime) -> None:
+        """There was something to fire that is not late."""
+        self._fresh_at = at
+
+    def _rest(self, at: datetime) -> timedelta:
+        """How long nothing late is taken. While nothing else is to be fired there is nobody to rest
+        for: what comes waits for the batch that is under way."""
+        if self._fresh_at is None or at - self._fresh_at > FRESH:
+            return timedelta(0)
+        return self._budget.rest(at)
 
     def wait_sec(self, at: datetime) -> float | None:
         """Seconds until there is something to take; None when nothing is late."""
         if self.floor is None:
             return None
         again = max(self._again_at or at, at) - at
-        return max(again, self._budget.rest(at)).total_seconds()
+        return max(again, self._rest(at)).total_seconds()
 
     # --- what became of it ----------------------------------------------------------------
 

@@ -192,6 +192,8 @@ class Scheduler:
             now, due = await timers.due(tx, max(start, floor), until, owned, BATCH - reserved)
             self._clock = now, time.monotonic()
             late: list[Row] = []
+            if begun and due:
+                self._late.saw_fresh(now)
             if reserved:
                 left, still = BATCH - len(due), partial(self._owns_only, owned)
                 late = await self._late.read(tx, start, owned, left, now, still)

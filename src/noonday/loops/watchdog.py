@@ -1,0 +1,146 @@
+"""The watchdog: compares where the timer of each recurring job stands with where it should.
+
+An occurrence that nobody arms is a job that has stopped without a word. So every job in service is
+looked at again and again, a slice at a time: its timer stands at its next nominal time, or at an
+earlier one that is still to be fired. One that has no timer, or one that stands further on, gets
+it where its ledger ends: what was passed over is decided as after an outage, and is on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from noonday.domain import schedule
+from noonday.domain.errors import ScheduleError
+from noonday.domain.model import MICROSECOND, Cron, Interval, JobSpec, Once, shard_of
+from noonday.store import Row, Store, Tx, jobs, locks, timers, watch
+from noonday.store.timers import Timer
+from noonday.store.wakeups import TIMERS
+from noonday.telemetry import Metrics
+
+SLICE: Final = 500
+"""Jobs that a tick looks at: it takes some 10 ms, in which nothing else of the process goes on."""
+REST_SEC: Final = 1.0
+"""Between two slices. A million jobs are looked at within half an hour or so, for a hundredth of a
+core."""
+LOOKED_FOR: Final = 100
+"""Of those whose timer is not where it should be so many are looked for everywhere in a tick, which
+takes milliseconds each."""
+PASS: Final = timedelta(minutes=10)
+"""From the beginning of one pass over all jobs to that of the next, at least."""
+
+_START: Final = UUID(int=0)
+_read: Final = msgspec.json.Decoder(JobSpec).decode
+
+log = structlog.get_logger()
+
+
+class Watchdog:
+    """``leads`` says whether this process is the one to do it."""
+
+    def __init__(self, store: Store, metrics: Metrics, *, leads: Callable[[], bool]) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._leads = leads
+        self._after = _START
+        self._again_at: datetime | None = None
+
+    def sleep_for(self) -> float | None:
+        """Seconds until the next slice, within a pass."""
+        return None if self._after == _START else REST_SEC
+
+    async def tick(self) -> int:
+        """Look at the next slice, and repair what is wrong; how many jobs were repaired."""
+        if not self._leads():
+            self._after = _START
+            return 0
+        async with self._store.in_turn() as tx:
+            now = await tx.clock()
+            if self._after == _START:
+                if self._again_at is not None and now < self._again_at:
+                    return 0
+                self._again_at = now + PASS
+            found = await watch.active(tx, self._after, SLICE)
+            astray = await self._astray(tx, found, now)
+        repaired = 0
+        for job_id, tenant_id in astray[:LOOKED_FOR]:
+            repaired += await self._look(job_id, tenant_id)
+        if len(astray) > LOOKED_FOR:
+            self._after = astray[LOOKED_FOR - 1][0]
+        else:
+            self._after = found[-1]["id"] if len(found) == SLICE else _START
+        return repaired
+
+    async def _astray(self, tx: Tx, found: Sequence[Row], now: datetime) -> list[tuple[UUID, int]]:
+        """Those whose timer is neither due when it should be, nor still to be fired."""
+        expected = {}
+        for row in found:
+            wanted = _schedule(row, now)
+            if wanted is not None:
+                delay = schedule.jitter(row["id"], wanted.jitter_sec)
+                at = schedule.next_after(wanted, now - delay, row["id"])
+                expected[row["id"]] = now if at is None else at + delay
+        rest = expected.keys() - await watch.armed(tx, list(expected.items()))
+        if rest:
+            rest -= await watch.overdue(tx, list(rest), now)
+        return [(row["id"], row["tenant_id"]) for row in found if row["id"] in rest]
+
+    async def _look(self, job_id: UUID, tenant_id: int) -> bool:
+        """Look at one closely, and repair it; whether it had to be."""
+        async with self._store.transaction() as tx:
+            if await self._stands_well(tx, job_id, tenant_id):
+                return False
+        async with self._store.transaction() as tx:
+            await locks.own_shard(tx, shard_of(job_id))
+            # Read again: what ticks and changes have done up to the lock is seen only now.
+            if await self._stands_well(tx, job_id, tenant_id):
+                return False
+            await self._repair(tx, job_id, tenant_id)
+            return True
+
+    async def _stands_well(self, tx: Tx, job_id: UUID, tenant_id: int) -> bool:
+        """Whether its timer stands at its next nominal time, or before; or it needs none."""
+        job, now = await jobs.one(tx, job_id, tenant_id), await tx.moment()
+        if job is None or job["state"] != "ACTIVE" or (wanted := _schedule(job, now)) is None:
+            return True
+        timer = await timers.of_job(tx, job_id)
+        at = schedule.next_after(wanted, now, job_id)
+        return timer is not None and (at is None or timer["occurrence_at"] <= at)
+
+    async def _repair(self, tx: Tx, job_id: UUID, tenant_id: int) -> None:
+        job, now = await jobs.one(tx, job_id, tenant_id), await tx.moment()
+        if job is None or (wanted := _schedule(job, now)) is None:
+            return
+        gone = await timers.disarm(tx, job_id)
+        last_at = await watch.accounted(tx, job_id)
+        at = schedule.next_after(wanted, last_at or job["created_at"] - MICROSECOND, job_id)
+        seq = 1
+        if wanted.max_occurrences is not None:
+            seq += await watch.count(tx, job_id, wanted.max_occurrences)
+        if at is None or not schedule.is_within(wanted, at, seq):
+            await jobs.end(tx, [(job_id, job["schedule_version"])], now)
+        else:
+            due_at = at + schedule.jitter(job_id, wanted.jitter_sec)
+            timer = Timer(job_id, at, due_at, job["schedule_version"], seq, shard_of(job_id))
+            await timers.arm(tx, [timer], now)
+            tx.wakes.add(TIMERS)
+        what = "unarmed" if gone is None else "ahead"
+        self._metrics.repaired(what)
+        log.error("job.repaired", job_id=str(job_id), reason=what)
+
+
+def _schedule(job: Row, now: datetime) -> Cron | Interval | None:
+    """The schedule of a job that recurs; None also for one that cannot be computed, which the
+    scheduler suspends."""
+    try:
+        wanted = _read(job["spec"]).schedule
+        schedule.next_after(wanted, now, job["id"])
+    except (msgspec.MsgspecError, ScheduleError):
+        return None
+    return None if isinstance(wanted, Once) else wanted

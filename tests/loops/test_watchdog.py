@@ -1,0 +1,232 @@
+"""The watchdog: timers that do not stand where they should are put right, the others left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from noonday.domain.model import Cron, Interval, Once, Schedule
+from noonday.loops import watchdog
+from noonday.loops.scheduler import Scheduler
+from noonday.loops.watchdog import Watchdog
+from noonday.store import Row, Store
+from noonday.telemetry import Metrics
+from tests.support import seeds
+from tests.support.database_locks import value
+from tests.support.holds import holding
+from tests.support.invariants import broken
+from tests.support.scripted import Parts
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+T = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+HOURLY = Cron("0 * * * *", overlap="allow")
+BAD_ZONE = (
+    '{"schedule": {"type": "cron", "cron": "0 * * * *", "timezone": "Mars/Base"},'
+    ' "target": {"type": "http", "url": "https://example.com/", "method": "POST"}}'
+)
+
+
+def a_watchdog(store: Store, *, leads: bool = True) -> tuple[Watchdog, Metrics]:
+    metrics = Metrics()
+    return Watchdog(store, metrics, leads=lambda: leads), metrics
+
+
+async def look(store: Store, dog: Watchdog) -> None:
+    """A whole pass."""
+    await dog.tick()
+    while dog._after != watchdog._START:
+        await dog.tick()
+
+
+def repaired(metrics: Metrics) -> dict[str, float]:
+    """How many, by what was wrong."""
+    lines = metrics.render().decode().splitlines()
+    found = [line for line in lines if line.startswith("noonday_jobs_repaired_total{")]
+    return {line.split('"')[1]: float(line.split()[-1]) for line in found}
+
+
+async def arm(store: Store, schedule: Schedule, at: datetime, count: int = 1) -> list[UUID]:
+    store.now = T
+    async with store.transaction() as tx:
+        return await seeds.armed(tx, schedule, at, count=count)
+
+
+async def timers(store: Store) -> list[Row]:
+    async with store.transaction() as tx:
+        return await tx.rows("SELECT * FROM timers ORDER BY job_id")
+
+
+async def execute(store: Store, statement: str, *args: object) -> None:
+    async with store.transaction() as tx:
+        await tx.execute(statement, *args)
+
+
+async def fire(scheduler: Scheduler, store: Store, at: datetime) -> None:
+    store.now = at
+    await scheduler.keep_shards()
+    while await scheduler.tick():
+        pass
+
+
+async def outcomes(store: Store, job: UUID) -> list[tuple[int, str | None]]:
+    """Hours after ``T``, and what the ledger says of them."""
+    async with store.transaction() as tx:
+        rows = await tx.rows(
+            "SELECT occurrence_at, outcome FROM occurrences WHERE job_id = $1 "
+            "ORDER BY occurrence_at",
+            job,
+        )
+    return [(int((row["occurrence_at"] - T) / HOUR), row["outcome"]) for row in rows]
+
+
+async def test_a_job_that_nobody_arms_goes_on_and_what_it_missed_is_on_record(
+    store: Store, parts: Parts
+) -> None:
+    scheduler, (dog, metrics) = parts.scheduler(), a_watchdog(store)
+    (lost,) = await arm(store, HOURLY, T)
+    healthy = await arm(store, HOURLY, T, count=50)
+    await fire(scheduler, store, T)
+    store.now = T
+    async with store.transaction() as tx:
+        for text in ('{"schedule": 5}', BAD_ZONE):
+            await seeds.armed(tx, HOURLY, T + 900 * HOUR, text=text)
+    await execute(store, "DELETE FROM timers WHERE job_id = $1", lost)
+    await fire(scheduler, store, T + 3 * HOUR + MINUTE)
+    before = [row for row in await timers(store) if row["job_id"] in healthy]
+    await look(store, dog)
+    assert repaired(metrics) == {"unarmed": 1}
+    assert [row for row in await timers(store) if row["job_id"] in healthy] == before
+    await fire(scheduler, store, T + 3 * HOUR + 2 * MINUTE)
+    assert await outcomes(store, lost) == [(0, None), (1, "MISSED"), (2, "MISSED"), (3, None)]
+    assert await outcomes(store, lost) == await outcomes(store, healthy[0])
+    store.now = T + 3 * HOUR + 20 * MINUTE
+    await look(store, dog)
+    assert repaired(metrics) == {"unarmed": 1}
+    assert not await broken(store)
+
+
+async def test_a_timer_that_stands_too_far_on_goes_back_to_where_the_ledger_ends(
+    store: Store, parts: Parts
+) -> None:
+    scheduler, (dog, metrics) = parts.scheduler(), a_watchdog(store)
+    (job,) = await arm(store, HOURLY, T)
+    await fire(scheduler, store, T)
+    await execute(
+        store, "UPDATE timers SET occurrence_at = $1, due_at = $1, seq = 9", T + 30 * HOUR
+    )
+    store.now = T + HOUR + MINUTE
+    await look(store, dog)
+    assert repaired(metrics) == {"ahead": 1}
+    await fire(scheduler, store, T + HOUR + MINUTE)
+    assert await outcomes(store, job) == [(0, None), (1, None)]
+    assert not await broken(store)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        HOURLY,
+        Cron("0 * * * *", jitter_sec=3_000),
+        Interval(3_600, T, jitter_sec=3_000),
+        Interval(90, T, misfire="all", overlap="allow"),
+        Cron("30 2 * * *", "Europe/Paris", dst_gap="skip"),
+    ],
+)
+async def test_what_is_due_or_being_caught_up_on_is_left_to_the_scheduler(
+    store: Store, parts: Parts, schedule: Cron | Interval
+) -> None:
+    scheduler, (dog, metrics) = parts.scheduler(), a_watchdog(store)
+    await arm(store, schedule, T, count=20)
+    for minutes in (0, 1, 59, 61, 200):
+        store.now = T + minutes * MINUTE
+        await scheduler.keep_shards()
+        dog._again_at = None
+        await look(store, dog)
+        await scheduler.tick()
+        dog._again_at = None
+        await look(store, dog)
+    assert repaired(metrics) == {}
+
+
+async def test_jobs_that_are_not_in_service_or_do_not_recur_are_none_of_its_business(
+    store: Store,
+) -> None:
+    dog, metrics = a_watchdog(store)
+    await arm(store, Once(T), T)
+    await arm(store, HOURLY, T, count=3)
+    await execute(store, "DELETE FROM timers")
+    for n, state in enumerate(("PAUSED", "CANCELLED", "ENDED")):
+        await execute(
+            store,
+            "UPDATE jobs SET state = $1, state_reason = 'x' WHERE id = (SELECT id FROM jobs "
+            "WHERE schedule_type <> 'once' ORDER BY id OFFSET $2 LIMIT 1)",
+            state,
+            n,
+        )
+    await look(store, dog)
+    assert await timers(store) == []
+    assert repaired(metrics) == {}
+
+
+async def test_the_end_of_a_job_holds_for_it_as_well(store: Store, parts: Parts) -> None:
+    scheduler, (dog, metrics) = parts.scheduler(), a_watchdog(store)
+    limited = Cron("0 * * * *", overlap="allow", max_occurrences=2)
+    (over,) = await arm(store, limited, T)
+    (left,) = await arm(store, limited, T)
+    await execute(store, "UPDATE timers SET seq = 1")
+    await fire(scheduler, store, T)
+    await execute(store, "DELETE FROM timers")
+    await execute(
+        store,
+        """INSERT INTO occurrences (job_id, occurrence_at, kind, tenant_id, due_at,
+                                    materialized_at, outcome, reason, ended_at, attempts)
+           VALUES ($1, $2, 0, $3, $2, $2, 'MISSED', 'superseded', $2, 0)""",
+        over, T + HOUR, seeds.TENANT,
+    )  # fmt: skip
+    store.now = T + 2 * HOUR
+    await look(store, dog)
+    assert await value(store, f"SELECT state FROM jobs WHERE id = '{over}'") == "ENDED"
+    await fire(scheduler, store, T + 5 * HOUR)
+    assert await outcomes(store, left) == [(0, None), (1, None)]
+    assert await value(store, f"SELECT state FROM jobs WHERE id = '{left}'") == "ENDED"
+    assert repaired(metrics) == {"unarmed": 2}
+
+
+async def test_many_are_repaired_a_few_at_a_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "SLICE", 10)
+    monkeypatch.setattr(watchdog, "LOOKED_FOR", 3)
+    dog, metrics = a_watchdog(store)
+    await arm(store, HOURLY, T, count=25)
+    await execute(store, "DELETE FROM timers")
+    await look(store, dog)
+    assert repaired(metrics) == {"unarmed": 25}
+    assert len(await timers(store)) == 25
+
+
+async def test_one_who_does_not_lead_looks_at_nothing(store: Store) -> None:
+    dog, metrics = a_watchdog(store, leads=False)
+    await arm(store, HOURLY, T)
+    await execute(store, "DELETE FROM timers")
+    assert await dog.tick() == 0
+    assert repaired(metrics) == {}
+
+
+async def test_a_job_that_is_changed_meanwhile_is_looked_at_again_under_its_lock(
+    store: Store, database_url: str
+) -> None:
+    dog, metrics = a_watchdog(store)
+    (job,) = await arm(store, HOURLY, T)
+    await execute(store, "DELETE FROM timers")
+    lock = "SELECT pg_advisory_xact_lock(1, $1::int)"
+    async with holding(database_url, lock, job.int % 64):
+        looking = asyncio.create_task(look(store, dog))
+        await execute(store, "UPDATE jobs SET state = 'PAUSED', state_reason = 'x'")
+        assert not looking.done()
+    await looking
+    assert await timers(store) == []
+    assert repaired(metrics) == {}

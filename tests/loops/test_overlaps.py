@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from noonday.domain.model import Cron, Kind, Overlap, RunKey
+from noonday.loops.admitting import Admitting
 from noonday.loops.scheduler import Scheduler
 from noonday.store import Row, Store, occurrences, overlaps
 from noonday.store.occurrences import Opening
@@ -37,6 +38,17 @@ async def fire(scheduler: Scheduler, store: Store, at: datetime) -> None:
 async def claimed(store: Store) -> list[Held]:
     async with store.transaction() as tx:
         return [held_key(row) for row in await seeds.claim(tx)]
+
+
+async def under_way(
+    store: Store, parts: Parts, overlap: Overlap
+) -> tuple[Scheduler, Admitting, UUID, Held]:
+    """A job whose run of ``T`` is under way, and those who see to what comes after it."""
+    scheduler, admitting = parts.scheduler(), parts.admitting()
+    job = await armed(store, overlap)
+    await fire(scheduler, store, T)
+    (lease,) = await claimed(store)
+    return scheduler, admitting, job, lease
 
 
 async def settled(store: Store, lease: Held) -> None:
@@ -72,10 +84,7 @@ def run_id(job: UUID, at: datetime) -> str:
 
 
 async def test_one_waits_for_the_end_of_the_other(store: Store, parts: Parts) -> None:
-    scheduler, admitting = parts.scheduler(), parts.admitting()
-    job = await armed(store, "queue")
-    await fire(scheduler, store, T)
-    (lease,) = await claimed(store)
+    scheduler, admitting, job, lease = await under_way(store, parts, "queue")
     await fire(scheduler, store, T + MINUTE)
     await admitting.tick()
     assert await holds_of(store, job) == {T: None, T + MINUTE: "overlap"}
@@ -91,10 +100,7 @@ async def test_one_waits_for_the_end_of_the_other(store: Store, parts: Parts) ->
 async def test_a_later_one_takes_the_place_of_the_one_that_waits(
     store: Store, parts: Parts
 ) -> None:
-    scheduler, admitting = parts.scheduler(), parts.admitting()
-    job = await armed(store, "queue")
-    await fire(scheduler, store, T)
-    (lease,) = await claimed(store)
+    scheduler, admitting, job, lease = await under_way(store, parts, "queue")
     for n in (1, 2, 3):
         await fire(scheduler, store, T + n * MINUTE)
     await admitting.tick()
@@ -111,10 +117,7 @@ async def test_a_later_one_takes_the_place_of_the_one_that_waits(
 async def test_the_latest_goes_next_also_when_nobody_has_looked_meanwhile(
     store: Store, parts: Parts
 ) -> None:
-    scheduler, admitting = parts.scheduler(), parts.admitting()
-    job = await armed(store, "queue")
-    await fire(scheduler, store, T)
-    (lease,) = await claimed(store)
+    scheduler, admitting, job, lease = await under_way(store, parts, "queue")
     await fire(scheduler, store, T + MINUTE)
     await settled(store, lease)
     await fire(scheduler, store, T + 2 * MINUTE)
@@ -152,10 +155,7 @@ async def test_what_is_triggered_waits_beside_it_and_nothing_of_it_is_lost(
 async def test_the_old_one_is_asked_to_stop_and_the_new_one_begins_when_it_has(
     store: Store, parts: Parts
 ) -> None:
-    scheduler, admitting = parts.scheduler(), parts.admitting()
-    job = await armed(store, "replace")
-    await fire(scheduler, store, T)
-    (lease,) = await claimed(store)
+    scheduler, admitting, job, lease = await under_way(store, parts, "replace")
     await fire(scheduler, store, T + MINUTE)
     await admitting.tick()
     old = (await unfinished(store, job))[T]

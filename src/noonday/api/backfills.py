@@ -108,7 +108,7 @@ async def _job(tx: Tx, request: Request, job_id: UUID) -> Row | None:
     if job["schedule_type"] == "once":
         raise Problem(409, "not_recurring", "The job fires once; trigger it instead.")
     if job["state"] == "CANCELLED":
-        raise Problem(409, "job_cancelled", "The job is cancelled; nothing of it runs any more.")
+        raise problems.job_cancelled()
     return job
 
 

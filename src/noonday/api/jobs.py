@@ -25,9 +25,10 @@ from noonday.api.reading import read
 from noonday.api.runs import run_document
 from noonday.api.schemas import TriggerBody
 from noonday.api.showing import shown
-from noonday.domain.model import MICROSECOND, JobSpec, Kind, Once, RunKey, shard_of
+from noonday.domain.model import MICROSECOND, JobSpec, Kind, RunKey, shard_of
 from noonday.domain.ranking import Ranks
 from noonday.domain.roles import Role
+from noonday.domain.schedule import overlap_of
 from noonday.store import Row, Tx, cancels, jobs, locks, occurrences, overlaps, reports, runs
 from noonday.store.backlogs import Change
 from noonday.store.jobs import Filter
@@ -194,7 +195,7 @@ async def _trigger(tx: Tx, request: Request, job_id: UUID, reason: str) -> Answe
     if job is None:
         return not_found("No job")
     if job["state"] == "CANCELLED":
-        raise Problem(409, "job_cancelled", "The job is cancelled; nothing of it runs any more.")
+        raise problems.job_cancelled()
     waits = await _waits(tx, job)
     key = await _open(tx, job, context_of(request).ranks)
     if waits:
@@ -209,11 +210,11 @@ async def _trigger(tx: Tx, request: Request, job_id: UUID, reason: str) -> Answe
 
 async def _waits(tx: Tx, job: Row) -> bool:
     """Whether a run of the job has to wait for one that is unfinished."""
-    schedule = _read_spec(job["spec"]).schedule
-    if isinstance(schedule, Once) or schedule.overlap == "allow":
+    overlap = overlap_of(_read_spec(job["spec"]).schedule)
+    if overlap == "allow":
         return False
     unfinished = await runs.of_job(tx, job["id"], 1)
-    if unfinished and schedule.overlap == "skip":
+    if unfinished and overlap == "skip":
         raise Problem(
             409,
             "overlap",

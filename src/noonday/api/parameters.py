@@ -88,9 +88,7 @@ IF_MATCH: Final = Parameter(
     "The `ETag` of the job that the change is meant for, of which only the version counts; or `*`.",
     required=True,
 )
-DRY_RUN: Final = Parameter(
-    "dry_run", "query", "Only say what it would come to.", _one_of(("true", "false"))
-)
+DRY_RUN: Final = Parameter("dry_run", "query", "Only say what it would come to.", _one_of(BOOLEANS))
 TRACEPARENT: Final = Parameter(
     "traceparent", "header", "The trace that deliveries of the job continue (W3C Trace Context)."
 )

@@ -21,8 +21,8 @@ from noonday.api.documents import ChangedJobDocument, FiresChange, JobChanges, J
 from noonday.api.ids import job_id_of
 from noonday.api.jobs import locked, require_own, shown_job, tag_of
 from noonday.api.notes import denied
+from noonday.api.parameters import BOOLEANS
 from noonday.api.patches import Patch
-from noonday.api.pausing import cancelled
 from noonday.api.problems import Problem, not_found
 from noonday.api.queries import Query
 from noonday.api.revising import Draft
@@ -56,7 +56,7 @@ class _Rehearsed(Exception):
 async def change(request: Request) -> Response:
     """Change a job; nothing of it as it was fires after the answer."""
     job_id, query = job_id_of(request), Query(request)
-    rehearsal = query.choice("dry_run", ("true", "false")) == "true"
+    rehearsal = query.choice("dry_run", BOOLEANS) == "true"
     query.check()
     versions = headers.if_match(request)
     body = await bodies.read(request, context_of(request).body_limit, types=bodies.MERGE_PATCH)
@@ -96,7 +96,7 @@ async def _draft(
     if versions is not None and job["version"] not in versions:
         raise _stale()
     if job["state"] == "CANCELLED":
-        raise cancelled()
+        raise problems.job_cancelled()
     spec, secrets = _opened(request, job)
     wanted = await _wanted(request, patch, patches.body_of(job, spec, secrets))
     if len(wanted.payload) > caller.max_payload_bytes:

@@ -14,7 +14,7 @@ from noonday.api.documents import JobDocument, maybe
 from noonday.api.ids import job_id_of
 from noonday.api.jobs import answer, locked, shown_job
 from noonday.api.notes import note
-from noonday.api.problems import Problem, not_found
+from noonday.api.problems import Problem, job_cancelled, not_found
 from noonday.api.schemas import PauseBody, ResumeBody
 from noonday.domain.errors import ScheduleError
 from noonday.domain.schedule import HORIZON
@@ -63,18 +63,13 @@ async def _pause(tx: Tx, request: Request, job: Row, wanted: PauseBody) -> None:
         case "ENDED":
             raise _ended()
         case _:
-            raise cancelled()
+            raise job_cancelled()
     after = _standing(reason, wanted.until)
     await note(tx, request, "job.pause", ("job", job["id"]), before, after)
 
 
 def _standing(reason: str, until: datetime | None) -> dict[str, str]:
     return {"state": "PAUSED", "reason": reason, "until": maybe(until) or "resumed"}
-
-
-def cancelled() -> Problem:
-    """Nothing can be done to a job any more."""
-    return Problem(409, "job_cancelled", "The job is cancelled; nothing of it runs any more.")
 
 
 def _ended() -> Problem:
@@ -110,7 +105,7 @@ async def resume(request: Request) -> Response:
 
 async def _resume(tx: Tx, request: Request, job: Row, wanted: ResumeBody) -> None:
     if job["state"] == "CANCELLED":
-        raise cancelled()
+        raise job_cancelled()
     if job["state"] not in ("PAUSED", "SUSPENDED"):
         return
     now = await tx.moment()

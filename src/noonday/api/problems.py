@@ -122,6 +122,11 @@ def invalid(faults: Sequence[Fault]) -> Problem:
     )
 
 
+def job_cancelled() -> Problem:
+    """Nothing can be done to a job any more."""
+    return Problem(409, "job_cancelled", "The job is cancelled; nothing of it runs any more.")
+
+
 def unauthorized(detail: str = "A valid API key is needed: Authorization: Bearer nd_…") -> Problem:
     """No key, or none that is known and in force (RFC 6750 §3)."""
     challenge = {"WWW-Authenticate": 'Bearer realm="noonday"'}

@@ -19,7 +19,7 @@ import msgspec
 
 from noonday.domain import cron
 from noonday.domain.errors import ScheduleError
-from noonday.domain.model import EPOCH, MICROSECOND, Cron, Interval, Once, Schedule
+from noonday.domain.model import EPOCH, MICROSECOND, Cron, Interval, Once, Overlap, Schedule
 
 HORIZON: Final = datetime(2200, 1, 1, tzinfo=UTC)
 """Nothing is due at or after this instant, and nothing fires before 1970."""
@@ -120,6 +120,12 @@ def left_from(schedule: Schedule, seq: int) -> int | None:
     when they are not limited in number."""
     most = 1 if isinstance(schedule, Once) else schedule.max_occurrences
     return None if most is None else most - seq + 1
+
+
+def overlap_of(schedule: Schedule) -> Overlap:
+    """What becomes of an occurrence while a run of its job is unfinished; a job that fires once
+    has only one, and what is triggered runs beside it."""
+    return "allow" if isinstance(schedule, Once) else schedule.overlap
 
 
 def first(schedule: Schedule, job_id: UUID, created_at: datetime) -> datetime | None:

@@ -21,9 +21,10 @@ import structlog
 from noonday.domain import backfill
 from noonday.domain.backfill import Nominal
 from noonday.domain.errors import ScheduleError
-from noonday.domain.model import EPOCH, MICROSECOND, JobSpec, Once, shard_of
+from noonday.domain.model import EPOCH, MICROSECOND, JobSpec, shard_of
 from noonday.domain.ranking import Ranks, by_time
 from noonday.domain.replay import pace
+from noonday.domain.schedule import overlap_of
 from noonday.store import Row, Store, Tx, backfills, jobs, locks, operations, runs
 from noonday.store.backfills import Backfill
 from noonday.store.wakeups import Wakeups
@@ -150,7 +151,7 @@ class Backfills:
             return Step(state="FAILED", error=_uncomputable(error))
         if not found:
             return Step(state="DONE")
-        alone = not isinstance(spec.schedule, Once) and spec.schedule.overlap != "allow"
+        alone = overlap_of(spec.schedule) != "allow"
         if alone and await runs.of_job(tx, wanted.job_id, 1):
             return Step()
         rate, is_rest = pace(wanted.rate_per_sec), len(found) <= LOOK

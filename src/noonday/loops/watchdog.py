@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -94,29 +94,19 @@ class Watchdog:
     async def _look(self, job_id: UUID, tenant_id: int) -> bool:
         """Look at one closely, and repair it; whether it had to be."""
         async with self._store.transaction() as tx:
-            if await self._stands_well(tx, job_id, tenant_id):
+            if await _wrong(tx, job_id, tenant_id) is None:
                 return False
         async with self._store.transaction() as tx:
             await locks.own_shard(tx, shard_of(job_id))
             # Read again: what ticks and changes have done up to the lock is seen only now.
-            if await self._stands_well(tx, job_id, tenant_id):
-                return False
-            await self._repair(tx, job_id, tenant_id)
-            return True
+            wrong = await _wrong(tx, job_id, tenant_id)
+            if wrong is not None:
+                await self._repair(tx, wrong)
+        return wrong is not None
 
-    async def _stands_well(self, tx: Tx, job_id: UUID, tenant_id: int) -> bool:
-        """Whether its timer stands at its next nominal time, or before; or it needs none."""
-        job, now = await jobs.one(tx, job_id, tenant_id), await tx.moment()
-        if job is None or job["state"] != "ACTIVE" or (wanted := _schedule(job, now)) is None:
-            return True
-        timer = await timers.of_job(tx, job_id)
-        at = schedule.next_after(wanted, now, job_id)
-        return timer is not None and (at is None or timer["occurrence_at"] <= at)
-
-    async def _repair(self, tx: Tx, job_id: UUID, tenant_id: int) -> None:
-        job, now = await jobs.one(tx, job_id, tenant_id), await tx.moment()
-        if job is None or (wanted := _schedule(job, now)) is None:
-            return
+    async def _repair(self, tx: Tx, wrong: _Wrong) -> None:
+        job, wanted, now = wrong
+        job_id: UUID = job["id"]
         gone = await timers.disarm(tx, job_id)
         last_at = await watch.accounted(tx, job_id)
         at = schedule.next_after(wanted, last_at or job["created_at"] - MICROSECOND, job_id)
@@ -133,6 +123,25 @@ class Watchdog:
         what = "unarmed" if gone is None else "ahead"
         self._metrics.repaired(what)
         log.error("job.repaired", job_id=str(job_id), reason=what)
+
+
+class _Wrong(NamedTuple):
+    """A job whose timer does not stand where it should: its row, its schedule, and the time."""
+
+    job: Row
+    wanted: Cron | Interval
+    now: datetime
+
+
+async def _wrong(tx: Tx, job_id: UUID, tenant_id: int) -> _Wrong | None:
+    """None: its timer stands at its next nominal time, or before; or it needs none."""
+    job, now = await jobs.one(tx, job_id, tenant_id), await tx.moment()
+    if job is None or job["state"] != "ACTIVE" or (wanted := _schedule(job, now)) is None:
+        return None
+    timer, at = await timers.of_job(tx, job_id), schedule.next_after(wanted, now, job_id)
+    if timer is not None and (at is None or timer["occurrence_at"] <= at):
+        return None
+    return _Wrong(job, wanted, now)
 
 
 def _schedule(job: Row, now: datetime) -> Cron | Interval | None:

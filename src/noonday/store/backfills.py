@@ -16,7 +16,7 @@ import msgspec
 from noonday.domain.backfill import Place, Span, Version
 from noonday.domain.model import JobSpec, Kind, Schedule
 from noonday.domain.ranking import Ranks, Work
-from noonday.domain.schedule import jitter
+from noonday.domain.schedule import jitter, overlap_of
 from noonday.store import Row, Tx, occurrences, overlaps, pauses, timers
 from noonday.store.occurrences import Opening
 from noonday.store.operations import SHOWN
@@ -148,7 +148,7 @@ async def open_them(
         ],
         now,
     )  # fmt: skip
-    if getattr(spec.schedule, "overlap", "allow") in ("queue", "replace"):
+    if overlap_of(spec.schedule) in ("queue", "replace"):
         await overlaps.tell(tx, job["id"], Kind.BACKFILL, moments)
     return opened
 

@@ -86,7 +86,8 @@ def _entries(
     row: Row, wanted: Schedule, jitter: timedelta, now: datetime, limit: int
 ) -> tuple[list[Entry], Timer | None]:
     job_id, seq, upto = row["job_id"], row["seq"], row["catch_up_to"]
-    overlap = None if isinstance(wanted, Once) or wanted.overlap == "allow" else wanted.overlap
+    policy = schedule.overlap_of(wanted)
+    overlap = None if policy == "allow" else policy
     # One that may wait for another, or make way for it, is decided when that is there.
     at_a_time = 1 if overlap else AT_A_TIME
     at: datetime | None = row["occurrence_at"]

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from noonday.domain.model import Kind, Once, RunKey, parse_run_id
+from noonday.domain.schedule import overlap_of
 from noonday.drill.checks.evidence import Evidence, Job
 from noonday.drill.checks.reference import calendar
 from noonday.store.runs import key_of
@@ -39,7 +40,7 @@ def _start(life: tuple[datetime, datetime | None, RunKey]) -> datetime:
 
 
 def _skips(job: Job) -> bool:
-    return not isinstance(job.spec.schedule, Once) and job.spec.schedule.overlap == "skip"
+    return overlap_of(job.spec.schedule) == "skip"
 
 
 def _attempts_beside_each_other(evidence: Evidence) -> Iterator[str]:

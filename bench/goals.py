@@ -82,6 +82,10 @@ GOALS: Final[dict[str, dict[str, tuple[Goal, ...]]]] = {
         "POST": _FAR,
         "drain": _SCALE,
     },
+    "calendar": {
+        "next fire": (most("next_us", 50),),
+        "tick": (most("noonday_us", 20),),
+    },
     "held_snapshot": {
         "held": (least("of_offered", 0.98), most("claim_p99_of_clean", 1.5)),
         "pg_dump": (least("of_offered", 0.98), most("claim_p99_of_clean", 1.5)),

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from bench.figures import Rows
 from bench.options import Options
+from bench.parts.calendar import calendar
 from bench.parts.caps import many_waiting, one_key
 from bench.parts.carrying import drain, start_latency, webhook
 from bench.parts.fairness import flood, shares
@@ -23,7 +24,7 @@ Part = Callable[[Options], Coroutine[Any, Any, Rows]]
 
 _WITH_GOALS = (
     *(post, bulk, drain, webhook, start_latency, tick_scale, held_snapshot, herd, overload),
-    *(idle, memory),
+    *(idle, memory, calendar),
 )
 _OTHERS = (flood, shares, one_key, many_waiting, ranks, rates, quotas, long, hosts)
 PARTS: Final[dict[str, Part]] = {part.__name__: part for part in (*_WITH_GOALS, *_OTHERS)}

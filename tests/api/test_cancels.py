@@ -290,10 +290,12 @@ async def test_what_fell_due_before_a_cancel_is_on_record(api: Api) -> None:
     schedule = {"type": "interval", "interval_sec": 10, "starts_at": "2050-01-01T00:00:00Z"}
     job_id = await overdue(api, schedule, "starts_at", at)
     await api.admin.delete(f"/v1/jobs/{job_id}")
-    ledger = await ledger_of(api, job_id)
-    assert [row["outcome"] for row in ledger] == ["CANCELLED", "MISSED", "MISSED", "MISSED"]
-    assert ledger[0]["reason"].startswith("cancelled by ")
-    assert {row["reason"] for row in ledger[1:]} == {"superseded"}
+    cancelled, missed = await ledger_of(api, job_id)
+    assert cancelled["outcome"] == "CANCELLED"
+    assert cancelled["reason"].startswith("cancelled by ")
+    assert (missed["outcome"], missed["reason"]) == ("MISSED", "superseded")
+    assert (missed["range"]["count"], missed["range"]["by"]) == (3, "noonday scheduler")
+    assert missed["superseded_by"] == cancelled["run_id"]
     assert not await broken(api.store)
 
 

@@ -14,6 +14,7 @@ from noonday.domain.model import JobSpec
 from noonday.domain.roles import Role
 from noonday.store import Store, locks, occurrences, runs, timers
 from noonday.store.secretbox import HEADERS
+from tests.support.changing import MINUTE, T, minutely, tick
 from tests.support.database_locks import value
 from tests.support.outcomes import How, bring
 from tests.support.servers import (
@@ -326,7 +327,7 @@ async def test_after_a_cancel_no_tick_materializes_the_job(api: Api) -> None:
             job["id"], timer["occurrence_at"], timer["due_at"], None, None, None
         )
         done = await occurrences.materialize(tx, [due], [entry], [], await tx.clock())
-    assert (done["fired"], done["ready"]) == (0, 0)
+    assert (done.fired, done.ready) == (0, 0)
 
 
 # --- trigger ----------------------------------------------------------------------------------
@@ -392,6 +393,23 @@ async def test_a_cancelled_job_is_not_triggered(api: Api) -> None:
     refused = await api.admin.post(f"/v1/jobs/{job}/trigger")
     assert (refused.status, refused.code) == (409, "job_cancelled")
     assert await value(api.store, "SELECT count(*) FROM runs") == 0
+
+
+@pytest.mark.parametrize("missed", [1, 2, 30])
+async def test_what_was_superseded_names_what_took_its_place(api: Api, missed: int) -> None:
+    api.store.now = T
+    job = await api.admin.create(schedule=minutely(overlap="skip"))
+    await bring(api.store, job, "complete")
+    for start in (1, 2 + missed):  # of the second outage what is to run is skipped
+        await tick(api.store, T + (start + missed) * MINUTE)
+    ledger = (await api.admin.get(f"/v1/jobs/{job}/occurrences")).body["data"]
+    skipped, second, ran, first, _ = ledger
+    assert [line["outcome"] for line in ledger] == ["SKIPPED", "MISSED", None, "MISSED", "COMPLETE"]
+    assert first["superseded_by"] == ran["run_id"] == skipped["blocking_run"]
+    assert second["superseded_by"] == skipped["run_id"]
+    assert [line["superseded_by"] for line in ledger[::2]] == [None] * 3
+    for line in (first, second):
+        assert (line["range"] or {"count": 1})["count"] == missed
 
 
 async def test_a_run_is_found_while_it_lasts_and_after_it_ended(api: Api) -> None:

@@ -58,10 +58,16 @@ PLANTED = {
             "job_id, occurrence_at + interval '1 hour'", "NULL", OPEN, "job_id = {ready}"
         ),
     ),
-    "I4 a missed occurrence vanishes from the ledger": (
-        "DELETE FROM occurrences WHERE job_id = {hourly} AND occurrence_at ="
-        " (SELECT min(occurrence_at) FROM occurrences WHERE outcome = 'MISSED')",
+    "I3 a nominal time has a line of its own and is within a range": (
+        COPY_OF_A_LEDGER_ROW.format(
+            "job_id, (SELECT from_at FROM occurrence_ranges)", "NULL", MISSED, HOURLY_AND_OPEN
+        ),
     ),
+    "I4 what was missed vanishes from the ledger": (
+        "DELETE FROM occurrence_ranges WHERE job_id = {hourly}",
+    ),
+    "I4 a range speaks of fewer than there were": ("UPDATE occurrence_ranges SET count = 1",),
+    "I4 a range ends early": ("UPDATE occurrence_ranges SET to_at = to_at - interval '1 s'",),
     "I4 the timer of a recurring job is lost": ("DELETE FROM timers WHERE job_id = {hourly}",),
     "I4 the timer of a one-off job is lost": ("DELETE FROM timers WHERE job_id = {later}",),
     "I4 a timer leaps over an occurrence": (

@@ -25,6 +25,7 @@ from tests.support.clocks import WallClock
 from tests.support.cluster import Cluster
 from tests.support.holds import eventually
 from tests.support.invariants import broken
+from tests.support.ledgers import lines
 from tests.support.members import Member
 from tests.support.scripted import Parts, Scripted, carry_out
 
@@ -280,11 +281,7 @@ async def drive(scheduler: Scheduler, store: Store, now: datetime) -> None:
 
 
 async def ledger(store: Store, job: UUID) -> list[tuple[datetime, str | None]]:
-    async with store.transaction() as tx:
-        rows = await tx.rows(
-            "SELECT occurrence_at, outcome FROM occurrences WHERE job_id = $1 ORDER BY 1", job
-        )
-    return [(row["occurrence_at"], row["outcome"]) for row in rows]
+    return [(each.at, each.outcome) for each in await lines(store, job)]
 
 
 @pytest.mark.parametrize("back", [2 * MINUTE, HOUR])

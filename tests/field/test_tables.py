@@ -351,6 +351,6 @@ async def test_an_occurrence_that_was_pruned_is_not_made_again(
         await timers.arm(tx, [armed], store.now)
         entries = [seeds.open_entry(job, at)]
         written = await occurrences.materialize(tx, fired, entries, [], store.now)
-    assert (written["fired"], written["ready"]) == (1, 0)
+    assert (written.fired, written.ready) == (1, 0)
     assert await value(store, UNFINISHED) == 0
     assert len(executor.attempts) == 1

@@ -306,7 +306,7 @@ async def test_what_a_timer_fires_lines_up(store: Store, parts: Parts) -> None:
         written = await occurrences.materialize(
             tx, [seeds.fired(job, now)], [seeds.open_entry(job, now)], [], now
         )
-        assert (written["ready"], tx.caps) == (1, {KEY})
+        assert (written.ready, tx.caps) == (1, {KEY})
     assert await waits_for(store, RunKey(job, Kind.SCHEDULE, now)) == KEY
     await settled(store, *await claimed(store))
     assert await admitting.tick() == 1

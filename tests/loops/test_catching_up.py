@@ -22,6 +22,7 @@ from noonday.telemetry import Metrics
 from tests.support import seeds
 from tests.support.counting import CountingStore
 from tests.support.invariants import broken
+from tests.support.ledgers import lines
 from tests.support.scripted import Parts, counted
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -152,14 +153,13 @@ async def test_every_nominal_time_of_an_outage_is_in_the_ledger_once(
             pass
         store.now += SECOND
     due = {OFF + n * HOUR for n in range(7)}
-    async with store.transaction() as tx:
-        rows = await tx.rows("SELECT job_id, occurrence_at, outcome, reason FROM occurrences")
-    found = Counter((row["job_id"], row["occurrence_at"]) for row in rows)
+    ledger = await lines(store)
+    found = Counter((line.job_id, line.at) for line in ledger)
     assert set(found.values()) == {1}
     assert {job for job, _ in found} == {*hourly, *every, *once}
     for job in (*hourly, *every):
         assert {at for each, at in found if each == job} == due
-    missed = Counter(row["job_id"] for row in rows if row["outcome"] == "MISSED")
+    missed = Counter(line.job_id for line in ledger if line.outcome == "MISSED")
     assert missed == dict.fromkeys(hourly, 6)
     assert not await broken(store)
 
@@ -406,19 +406,15 @@ async def test_whatever_happens_in_whatever_order_nothing_is_lost_or_fired_twice
                 once += await arm(store, Once(store.now or T), store.now or T, count=3)
             case _:
                 await scheduler.tick()
+    made = {*once, *recurring}
     for _ in range(3):
         store.now = (store.now or T) + 6 * SECOND
         for each in schedulers:
             await each.keep_shards()
             await waiting(store, each, 1.0)
             await caught_up(each, store)
-    async with store.transaction() as tx:
-        rows = await tx.rows(
-            "SELECT job_id, occurrence_at, count(*) AS times FROM occurrences "
-            "WHERE job_id = ANY($1::uuid[]) GROUP BY 1, 2", [*once, *recurring],
-        )  # fmt: skip
-    assert {row["times"] for row in rows} == {1}
-    assert {row["job_id"] for row in rows} == {*once, *recurring}
-    assert len(rows) == len(once) + 7 * len(recurring)
+    found = [(line.job_id, line.at) for line in await lines(store) if line.job_id in made]
+    assert len(found) == len(set(found)) == len(once) + 7 * len(recurring)
+    assert {job for job, _ in found} == made
     assert sum(counted(each, "floor_stragglers") for each in schedulers) == 0
     assert not await broken(store)

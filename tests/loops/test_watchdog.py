@@ -18,6 +18,7 @@ from tests.support import seeds
 from tests.support.database_locks import value
 from tests.support.holds import holding
 from tests.support.invariants import broken
+from tests.support.ledgers import lines
 from tests.support.scripted import Parts
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -73,13 +74,7 @@ async def fire(scheduler: Scheduler, store: Store, at: datetime) -> None:
 
 async def outcomes(store: Store, job: UUID) -> list[tuple[int, str | None]]:
     """Hours after ``T``, and what the ledger says of them."""
-    async with store.transaction() as tx:
-        rows = await tx.rows(
-            "SELECT occurrence_at, outcome FROM occurrences WHERE job_id = $1 "
-            "ORDER BY occurrence_at",
-            job,
-        )
-    return [(int((row["occurrence_at"] - T) / HOUR), row["outcome"]) for row in rows]
+    return [(int((each.at - T) / HOUR), each.outcome) for each in await lines(store, job)]
 
 
 async def test_a_job_that_nobody_arms_goes_on_and_what_it_missed_is_on_record(

@@ -64,8 +64,10 @@ def ticking(job: UUID) -> list[Step]:
         assert isinstance(planned, Due)
         assert planned.rearm is not None
         entries = ranked([planned], by_time, NOW)
-        written = await occurrences.materialize(tx, [planned.fired], entries, [planned.rearm], NOW)
-        return int(written["ready"])
+        written = await occurrences.materialize(
+            tx, [planned.fired], entries, [planned.rearm], NOW, planned.ranges
+        )
+        return written.ready
 
     return [fence, write]
 

@@ -143,7 +143,7 @@ async def test_no_child_is_forgotten_that_is_created_while_its_parent_fires(
             written = await occurrences.materialize(
                 tx, [seeds.fired(parent, T)], [seeds.open_entry(parent, T)], [], T
             )
-            return int(written["ready"])
+            return written.ready
 
         return {
             "announce": announcing(parent),

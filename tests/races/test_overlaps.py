@@ -52,7 +52,7 @@ async def materialized(tx: Tx, job: UUID, overlap: Overlap, n: int) -> int:
         [Timer(job, due_at + MINUTE, due_at + MINUTE, 1, n + 1, shard_of(job))],
         T,
     )
-    return int(written["ready"])
+    return written.ready
 
 
 def ticking(job: UUID, overlap: Overlap, n: int) -> list[Step]:

@@ -272,7 +272,7 @@ async def test_what_the_ledger_has_closed_is_not_materialized(
             written = await occurrences.materialize(
                 tx, [seeds.fired(job, T)], [seeds.open_entry(job, T)], [], T
             )
-            return int(written["ready"])
+            return written.ready
 
         return {"tick": [materialize], "janitor": [close]}
 

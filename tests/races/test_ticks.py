@@ -50,7 +50,7 @@ def ticking(owner: UUID, epoch: int, job: UUID, now: datetime = T) -> list[Step]
             [Timer(job, T + 60 * SECOND, T + 60 * SECOND, 1, 1, SHARD)],
             now,
         )
-        return written["ready"], written["skipped"]
+        return written.ready, written.skipped
 
     return [at(now, fence), at(now, materialize)]
 

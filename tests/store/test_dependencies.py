@@ -81,7 +81,7 @@ async def miss(tx: Tx, parent: RunKey) -> None:
     written = await occurrences.materialize(
         tx, [seeds.fired(parent.job_id, T)], [entry], [], T + SECOND
     )
-    assert written["missed"] == 1
+    assert written.missed == 1
 
 
 End = Callable[[Tx, RunKey], Awaitable[None]]

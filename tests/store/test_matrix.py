@@ -159,7 +159,7 @@ async def materialize(tx: Tx, found: Found) -> int:
         [timers.Timer(job, at + SECOND, at + SECOND, 1, 1, shard_of(job))],
         T,
     )
-    return int(written["ready"])
+    return written.ready
 
 
 async def claim(tx: Tx, found: Found) -> int:

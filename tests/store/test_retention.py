@@ -13,10 +13,8 @@ import pytest
 
 from noonday.domain.errors import StoreUnavailable
 from noonday.domain.model import Cron, Kind, Once, Schedule, shard_of
-from noonday.domain.pausing import Stretch
 from noonday.domain.replay import Terms
 from noonday.store import (
-    Row,
     Store,
     Tx,
     changes,
@@ -30,6 +28,7 @@ from noonday.store import (
     retention,
     timers,
 )
+from noonday.store.occurrence_ranges import OccurrenceRange
 from noonday.store.occurrences import Opening
 from noonday.store.ranges import Range, Step
 from noonday.store.timers import Timer
@@ -183,10 +182,10 @@ async def test_ranges_and_schedules_go_when_the_ledger_begins_after_them(store: 
     start = await ledger_start(store)
     ends = [start - DAY, start - timedelta(microseconds=1), start, start + DAY]
     async with store.transaction() as tx:
-        row: Row = {"id": job.id, "tenant_id": job.tenant_id, "schedule_version": 1}
+        await jobs.insert(tx, [job])
         for n, end in enumerate(ends):
-            part = Stretch(end - DAY / 2, end, None)
-            await occurrence_ranges.write(tx, row, part, "SKIPPED", "paused", "me", NOW)
+            skipped = OccurrenceRange(job.id, end - DAY / 2, end, None, "SKIPPED", "paused")
+            await occurrence_ranges.write(tx, [skipped], "me", NOW)
             await tx.execute(
                 "INSERT INTO schedule_versions VALUES ($1, $2, '{}', $3, $4)",
                 job.id, n, end - DAY, end,
@@ -228,9 +227,8 @@ async def materialize(store: Store, job: UUID, occurrence_at: datetime) -> int:
     async with store.transaction() as tx:
         entries = [seeds.open_entry(job, occurrence_at)]
         written = await occurrences.materialize(tx, [fired], entries, [], NOW)
-    assert written["fired"] == 1
-    ready: int = written["ready"]
-    return ready
+    assert written.fired == 1
+    return written.ready
 
 
 async def test_a_month_that_was_closed_and_not_dropped_goes_at_the_next_pass(store: Store) -> None:

@@ -381,12 +381,15 @@ class OccurrenceDocument(msgspec.Struct, frozen=True):
     late_ms: Annotated[int | None, _note("From due to materialized; null of a range.")]
     outcome: str | None
     reason: str | None
-    blocking_run: str | None
+    blocking_run: Annotated[str | None, _note("The run that was in the way of what is SKIPPED.")]
     ended_at: Stamp | None
     attempts: int | None
     schedule_version: Annotated[
         int | None,
         _note("Counts what changed the job or took it out of service; null beside its schedule."),
+    ] = None
+    superseded_by: Annotated[
+        str | None, _note("The occurrence that took the place of what was MISSED (superseded).")
     ] = None
     range: RangeDocument | None = None
 

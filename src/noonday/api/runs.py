@@ -188,6 +188,7 @@ def _occurrence_document(row: Row) -> OccurrenceDocument:
         ended_at=maybe(row["ended_at"]),
         attempts=row["attempts"],
         schedule_version=_version(row),
+        superseded_by=row["superseded_by"],
     )
 
 
@@ -210,6 +211,7 @@ def _range_document(row: Row) -> OccurrenceDocument:
         ended_at=stamp(row["written_at"]),
         attempts=None,
         schedule_version=row["schedule_version"],
+        superseded_by=row["superseded_by"],
         range=RangeDocument(stamp(row["from_at"]), until, row["count"], row["caused_by"]),
     )
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from noonday.domain.model import MICROSECOND, Cron, Interval, Once, Schedule
-from noonday.domain.schedule import jitter, left_from, next_after
+from noonday.domain.schedule import each_after, jitter, left_from, next_after
 
 MOST_COUNTED: Final = 10_000
 """Occurrences of an expression that are counted one by one; of more, none says how many."""
@@ -88,8 +88,8 @@ def _of_cron(
     wanted: Cron, first: datetime, until: datetime, job_id: UUID, most: int | None
 ) -> Stretch:
     last, count = first, 1
-    while (at := next_after(wanted, last, job_id)) is not None and at <= until:
-        if count == most:
+    for at in each_after(wanted, first, job_id):
+        if at > until or count == most:
             break
         if count == MOST_COUNTED:
             return Stretch(first, _latest(wanted, at, until, job_id), None)

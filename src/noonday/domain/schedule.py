@@ -7,12 +7,12 @@ occurrence is computed from the one before, never from a clock, so a late run sh
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final, Literal
+from itertools import groupby
+from typing import Final, Literal, NamedTuple, TypeGuard
 from uuid import UUID
 
 import msgspec
@@ -38,12 +38,26 @@ OUTCOMES: Final[dict[Miss, str]] = {
     "grace": "MISSED",
     "dst_gap": "SKIPPED",
 }
-"""What the ledger says of an occurrence that does not run for this reason."""
+"""What becomes of an occurrence that does not run for this reason."""
 
 MOST_OCCURRENCES: Final = 2_000_000_000
 """The highest number of occurrences that a schedule can be limited to."""
 
 _NOBODY: Final = UUID(int=0)
+
+
+class Missed(NamedTuple):
+    """Nominal times one after the other that do not run: the first, the last, how many, and why."""
+
+    from_at: datetime
+    to_at: datetime
+    number: int
+    reason: Miss
+
+    @property
+    def outcome(self) -> str:
+        """What the ledger says of them."""
+        return OUTCOMES[self.reason]
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -55,7 +69,8 @@ class Plan(msgspec.Struct, frozen=True):
     (``dst_gap``) is left out where the schedule says so, and supersedes nothing.
     """
 
-    missed: tuple[tuple[datetime, Miss], ...] = ()
+    missed: tuple[Missed, ...] = ()
+    """In order of time."""
     fire: datetime | None = None
     rearm: datetime | None = None
     """The occurrence to arm next; None when there is none any more."""
@@ -63,6 +78,11 @@ class Plan(msgspec.Struct, frozen=True):
     """The timer stands at ``rearm``, which is due already. Plan again."""
     catch_up_to: datetime | None = None
     """The last occurrence of an outage of which all are to run; hand it in when planning again."""
+
+    @property
+    def decided(self) -> int:
+        """How many occurrences are decided by it."""
+        return sum(each.number for each in self.missed) + (self.fire is not None)
 
 
 def check(schedule: Schedule, job_id: UUID | None = None) -> None:
@@ -203,7 +223,7 @@ def plan(
 
     Of several that are due the latest fires, or none, or each of the last :data:`MOST_CAUGHT_UP`
     in turn, as the schedule has it (``misfire``); nothing does that is later than ``grace_sec``;
-    the others are missed. About ``limit`` occurrences are decided at most. A timer that is not due
+    the others are missed. About ``limit`` of them are decided at most. A timer that is not due
     stays as it is.
     Raises ``ScheduleError`` for a schedule that ``check`` refuses.
     """
@@ -216,7 +236,7 @@ def plan(
 class _Walk:
     """Goes through the occurrences of a job that are due: those up to ``seen``."""
 
-    __slots__ = ("_job_id", "_leaves_out", "_left", "_misfire", "_schedule", "_seen")
+    __slots__ = ("_job_id", "_later", "_leaves_out", "_left", "_misfire", "_schedule", "_seen")
 
     def __init__(self, schedule: Schedule, job_id: UUID, seen: datetime, seq: int) -> None:
         self._schedule = schedule
@@ -225,76 +245,97 @@ class _Walk:
         self._left = left_from(schedule, seq)
         self._misfire = "one" if isinstance(schedule, Once) else schedule.misfire
         self._leaves_out = isinstance(schedule, Cron) and schedule.dst_gap == "skip"
+        self._later: Iterator[datetime] | None = None
 
     def plan(self, occurrence_at: datetime, limit: int) -> Plan:
-        missed: list[tuple[datetime, Miss]] = []
-        kept: deque[datetime] = deque()  # those that may run still
-        most = MOST_CAUGHT_UP if self._misfire == "all" else 1
-        at: datetime | None = occurrence_at
-        while at is not None and at <= self._seen:
-            if self._leaves_out and self._misfire != "all" and self._is_left_out(at):
-                missed.append((at, "dst_gap"))
-                at = self._next(at)
-                continue
-            kept.append(at)
-            at = self._next(at)
-            if len(kept) > most:
-                missed.append(self._passed_over(kept.popleft()))
-                if len(missed) >= limit and self._may_pause(at):
-                    return Plan(tuple(missed), rearm=kept[0], more=True)
-        if self._misfire == "skip" and any(why == "misfire" for _, why in missed):
-            missed += [(each, "misfire") for each in kept]
-            kept.clear()
-        if not kept:
-            return Plan(tuple(missed), rearm=at)
-        if len(kept) > 1:
-            return self._decided(kept[0], missed, kept[1], kept[-1])
-        return self._decided(kept[0], missed, at)
+        if occurrence_at > self._seen:
+            return Plan(rearm=occurrence_at)
+        at = self._next(occurrence_at)
+        if not self._is_due(at):
+            return self._decided([occurrence_at], 0, at)
+        return self._of_several([occurrence_at], at, limit)
 
     def catch_up(self, occurrence_at: datetime, upto: datetime) -> Plan:
         if occurrence_at > self._seen:
             return Plan(rearm=occurrence_at, catch_up_to=upto)
-        return self._decided(occurrence_at, [], self._next(occurrence_at), upto)
+        return self._decided([occurrence_at], 0, self._next(occurrence_at), upto)
+
+    def _of_several(self, due: list[datetime], at: datetime | None, limit: int) -> Plan:
+        skips, runs_all = self._misfire == "skip", self._misfire == "all"
+        # What is decided last, as a whole. (Of two of which none is to run, one alone would look as
+        # if it were merely late.)
+        last = MOST_CAUGHT_UP if runs_all else 2 if skips else 1
+        real = [0] if runs_all or not self._is_left_out(due[0]) else []
+        while self._is_due(at):
+            if len(real) > last and real[-last] >= limit:
+                kept = real[-last]
+                return Plan(self._missed(due[:kept]), rearm=due[kept], more=True)
+            if runs_all or not self._is_left_out(at):
+                real.append(len(due))
+            due.append(at)
+            at = self._next(at)
+        if not real or (skips and len(real) > 1):
+            return Plan(self._missed(due), rearm=at)
+        if runs_all:
+            oldest = max(len(due) - last, 0)
+            return self._decided(due[: oldest + 1], oldest, due[oldest + 1], due[-1])
+        return self._decided(due, real[-1], at)
 
     def _decided(
         self,
-        at: datetime,
-        missed: list[tuple[datetime, Miss]],
+        due: Sequence[datetime],
+        chosen: int,
         rearm: datetime | None,
         upto: datetime | None = None,
     ) -> Plan:
+        """One is to run, if it can; those before and after it do not."""
         if upto is not None and (rearm is None or rearm > upto):
             upto = None
-        grace, fire = self._schedule.grace_sec, None
+        at, grace = due[chosen], self._schedule.grace_sec
+        why: Miss | None = None
         if self._is_left_out(at):
-            missed.append((at, "dst_gap"))
+            why = "dst_gap"
         elif grace is not None and self._seen - at > _duration("grace_sec", grace):
-            missed.append((at, "grace"))
-        else:
-            fire = at
-        return Plan(tuple(missed), fire, rearm, upto is not None, upto)
+            why = "grace"
+        missed = () if why is None and len(due) == 1 else self._missed(due, chosen, why)
+        return Plan(missed, at if why is None else None, rearm, upto is not None, upto)
 
-    def _passed_over(self, at: datetime) -> tuple[datetime, Miss]:
-        if self._misfire == "skip":
-            return at, "misfire"
-        return at, "dst_gap" if self._is_left_out(at) else "superseded"
+    def _missed(
+        self, due: Sequence[datetime], chosen: int | None = None, why: Miss | None = None
+    ) -> tuple[Missed, ...]:
+        """All but the one chosen, which is among them for its own reason, if there is one."""
+        usual: Miss = "misfire" if self._misfire == "skip" else "superseded"
+        reasons: list[Miss | None] = [
+            "dst_gap" if self._leaves_out and self._is_left_out(at) else usual for at in due
+        ]
+        if chosen is not None:
+            reasons[chosen] = why
+        found, start = [], 0
+        for reason, group in groupby(reasons):
+            end = start + len(list(group))
+            if reason is not None:
+                found.append(Missed(due[start], due[end - 1], end - start, reason))
+            start = end
+        return tuple(found)
 
-    def _may_pause(self, at: datetime | None) -> bool:
-        """Whether the rest can be decided later. The last of those of which none is to run would
-        look as if it were the only one."""
-        if self._misfire != "skip":
-            return True
-        return at is not None and at <= self._seen and not self._is_left_out(at)
+    def _is_due(self, at: datetime | None) -> TypeGuard[datetime]:
+        return at is not None and at <= self._seen
 
     def _is_left_out(self, at: datetime) -> bool:
         return self._leaves_out and is_left_out(self._schedule, at, self._job_id)
 
     def _next(self, at: datetime) -> datetime | None:
+        """The one after ``at``, to be asked for one after the other."""
         if self._left is not None:
             self._left -= 1
             if self._left <= 0:
                 return None
-        return next_after(self._schedule, at, self._job_id)
+        if self._later is not None:
+            return next(self._later, None)
+        found = next_after(self._schedule, at, self._job_id)
+        if found is not None and not isinstance(self._schedule, Once):
+            self._later = each_after(self._schedule, found, self._job_id)
+        return found
 
 
 def is_left_out(schedule: Schedule, at: datetime, job_id: UUID) -> bool:

@@ -13,7 +13,7 @@ import structlog
 
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import shard_of
-from noonday.store import Row, Store, Tx, audit, jobs, locks, pauses
+from noonday.store import Row, Store, Tx, audit, jobs, locks, occurrence_ranges, pauses
 from noonday.store.audit import Entry
 
 BATCH: Final = 100
@@ -58,7 +58,7 @@ class Resuming:
                 await pauses.resume(tx, job, pause.until_at, now)
             except ScheduleError as error:
                 await jobs.suspend(tx, job_id, str(error), "PAUSED")
-                await pauses.prolong(tx, job_id, None, pauses.BY_ITSELF)
+                await pauses.prolong(tx, job_id, None, occurrence_ranges.BY_ITSELF)
                 after = {"state": "SUSPENDED", "reason": str(error)}
                 log.error("job.suspended", job_id=str(job_id), reason=str(error))
             await _note(tx, job, after)
@@ -68,7 +68,7 @@ class Resuming:
 async def _note(tx: Tx, job: Row, after: dict[str, str]) -> None:
     before = {"state": job["state"], "reason": job["state_reason"]}
     entry = Entry(
-        job["tenant_id"], pauses.BY_ITSELF, "job.resume", "job", str(job["id"]),
+        job["tenant_id"], occurrence_ranges.BY_ITSELF, "job.resume", "job", str(job["id"]),
         audit.document(before), audit.document(after),
     )  # fmt: skip
     await audit.write(tx, [entry])

@@ -30,6 +30,7 @@ from noonday.store import (
     dependencies,
     jobs,
     locks,
+    occurrence_ranges,
     occurrences,
     partitions,
     pauses,
@@ -45,9 +46,9 @@ from noonday.telemetry import Metrics
 
 ROLE: Final = "scheduler"
 BATCH: Final = 500
-MOST_ENTRIES: Final = 2_500
-"""Ledger rows that a tick writes, about. After a long time down each of its timers may stand for
-thousands: then all get their turn, a few rows each, in a transaction that ends in time."""
+MOST_DECIDED: Final = 25_000
+"""Nominal times that a tick decides, about. After a long time down each of its timers may stand for
+thousands: then all get their turn, a few of them each, in a transaction that ends in time."""
 LOOK_AHEAD: Final = timedelta(seconds=1)
 AHEAD: Final = timedelta(seconds=1)
 """How far the database's clock is expected to be ahead of ours at most."""
@@ -224,7 +225,7 @@ class Scheduler:
         ready: list[Due] = []
         unreadable: list[Unreadable] = []
         stale: list[Row] = []
-        limit = max(MOST_ENTRIES // len(due), 1)
+        limit = max(MOST_DECIDED // len(due), 1)
         for row in due:
             if not row["current"]:
                 stale.append(row)
@@ -264,6 +265,7 @@ class Scheduler:
                 ranked(batch, self._ranks, now),
                 [item.rearm for item in batch if item.rearm is not None],
                 now,
+                [each for item in batch for each in item.ranges],
             )
             await jobs.end(
                 tx,
@@ -276,8 +278,8 @@ class Scheduler:
             )
             await changes.end(tx)
         changes.note()
-        self._metrics.materialized(written["ready"], written["missed"], written["skipped"])
-        if written["ready"]:
+        self._metrics.materialized(written.ready, written.missed, written.skipped)
+        if written.ready:
             self._wakeups.runs()
         return [None] * len(batch)
 
@@ -310,6 +312,8 @@ class Scheduler:
         if armed is None:
             return
         at = armed["occurrence_at"]
-        await pauses.begin(tx, Pause(job_id, at, armed["seq"], False, None, pauses.BY_ITSELF))
+        await pauses.begin(
+            tx, Pause(job_id, at, armed["seq"], False, None, occurrence_ranges.BY_ITSELF)
+        )
         if armed["awaited"]:
             await dependencies.note(tx, [(job_id, at, "FAILED")])

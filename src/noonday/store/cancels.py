@@ -16,7 +16,6 @@ import msgspec
 from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import JobSpec, Kind, RunKey, Schedule
-from noonday.domain.pausing import Stretch
 from noonday.store import (
     Row,
     Tx,
@@ -28,6 +27,7 @@ from noonday.store import (
     pauses,
     timers,
 )
+from noonday.store.occurrence_ranges import BY_ITSELF, OccurrenceRange
 from noonday.store.pauses import Pause
 from noonday.store.runs import (
     FIND,
@@ -180,8 +180,10 @@ async def _close_pause(tx: Tx, job: Row, pause: Pause) -> None:
         await pauses.leave_out(tx, job, pauses.schedule_of(job), pause, now, now)
     except ScheduleError:  # nobody can say what comes after the first
         if at <= now:
-            reason, first = pauses.REASONS[job["state"]], Stretch(at, at, None)
-            await occurrence_ranges.write(tx, job, first, "SKIPPED", reason, pause.paused_by, now)
+            first = OccurrenceRange(
+                job["id"], at, at, None, "SKIPPED", pauses.REASONS[job["state"]]
+            )
+            await occurrence_ranges.write(tx, [first], pause.paused_by, now)
 
 
 async def _close_overdue(tx: Tx, job: Row, armed: Mapping[Any, Any], reason: str) -> str:
@@ -192,29 +194,33 @@ async def _close_overdue(tx: Tx, job: Row, armed: Mapping[Any, Any], reason: str
     try:
         wanted = msgspec.json.decode(job["spec"], type=JobSpec).schedule
         delay = schedule.jitter(job["id"], wanted.jitter_sec)
-        closed = _overdue(wanted, armed, job["id"], now, reason)
+        plans = _overdue(wanted, armed, job["id"], now)
     except (msgspec.MsgspecError, ScheduleError):
         return "CANCELLED"  # nobody can say what was due
+    missed = [each for plan in plans for each in plan.missed]
+    closed = [(plan.fire, "CANCELLED", reason) for plan in plans if plan.fire is not None]
+    closed += [(each.from_at, each.outcome, each.reason) for each in missed if each.number == 1]
     if closed:
         await occurrences.close(tx, job, delay, closed, now)
-    return closed[-1][1] if closed else "CANCELLED"
+    ranges = [OccurrenceRange.of(job["id"], each) for each in missed if each.number > 1]
+    await occurrence_ranges.write(tx, ranges, BY_ITSELF, now)
+    last = plans[-1]
+    return last.missed[-1].outcome if last.missed and last.fire is None else "CANCELLED"
 
 
 def _overdue(
-    wanted: Schedule, armed: Mapping[Any, Any], job_id: UUID, now: datetime, reason: str
-) -> list[tuple[datetime, str, str]]:
-    closed: list[tuple[datetime, str, str]] = []
-    at, upto = armed["occurrence_at"], armed["catch_up_to"]
-    while at is not None and len(closed) < MOST_CLOSED:
-        seq = armed["seq"] + len(closed)
+    wanted: Schedule, armed: Mapping[Any, Any], job_id: UUID, now: datetime
+) -> list[schedule.Plan]:
+    plans: list[schedule.Plan] = []
+    at, upto, decided = armed["occurrence_at"], armed["catch_up_to"], 0
+    while at is not None and decided < MOST_CLOSED:
+        seq = armed["seq"] + decided
         plan = schedule.plan(wanted, at, job_id, now, MOST_CLOSED, seq=seq, catch_up_to=upto)
-        closed += [(missed, schedule.OUTCOMES[why], why) for missed, why in plan.missed]
-        if plan.fire is not None:
-            closed.append((plan.fire, "CANCELLED", reason))
+        plans.append(plan)
         if not plan.more:
             break
-        at, upto = plan.rearm, plan.catch_up_to
-    return closed
+        at, upto, decided = plan.rearm, plan.catch_up_to, decided + plan.decided
+    return plans
 
 
 ASKED: Final = """

@@ -16,6 +16,7 @@ from noonday.domain.ranking import Ranks
 from noonday.domain.schedule import check, jitter, left_from
 from noonday.store import Row, Tx, dependencies, firing, occurrence_ranges, pauses, timers
 from noonday.store.firing import Armed
+from noonday.store.occurrence_ranges import OccurrenceRange
 from noonday.store.pauses import SOON, Pause
 from noonday.store.timers import Timer
 from noonday.store.wakeups import TIMERS
@@ -81,7 +82,8 @@ async def leave_out(
     reason = "changed"
     if stands.pause is not None:
         reason, by = pauses.REASONS[job["state"]], stands.pause.paused_by
-    await occurrence_ranges.write(tx, job, left_out, "SKIPPED", reason, by, now)
+    skipped = OccurrenceRange(job["id"], *left_out, "SKIPPED", reason)
+    await occurrence_ranges.write(tx, [skipped], by, now)
 
 
 async def go_on(

@@ -14,6 +14,7 @@ from noonday.domain.catch_up import LATE
 from noonday.domain.model import JobSpec, Once, Schedule, shard_of
 from noonday.domain.ranking import Ranks, Work
 from noonday.store import Row, Tx, occurrences, timers
+from noonday.store.occurrence_ranges import OccurrenceRange
 from noonday.store.occurrences import Entry, Fired
 from noonday.store.runs import work_of
 from noonday.store.timers import Timer
@@ -26,23 +27,30 @@ AT_A_TIME: Final = 10
 PAUSE: Final = timedelta(seconds=1)
 """... and how long the next of them wait."""
 MOST_FIRED: Final = 10_000
-"""Occurrences of a job that is changed which are decided on the way, about,"""
-AT_ONCE: Final = 1_000
-"""and in one step."""
+"""Occurrences of a job that is changed which are decided on the way, about."""
+LINE: Final = 10
+"""So many nominal times that are only counted take as long as one that runs."""
 
 _spec = msgspec.json.Decoder(JobSpec)
 
 
 class Due(NamedTuple):
-    """A due timer and what its firing will write."""
+    """A due timer and what its firing will write: nominal times one by one, and, where some in a
+    row come to the same, as a range."""
 
     fired: Fired
     entries: tuple[Entry, ...]
+    ranges: tuple[OccurrenceRange, ...]
     rearm: Timer | None
     work: Work
     recurs: bool
     late: bool
     """Whether its time is long past."""
+
+    @property
+    def decided(self) -> int:
+        """How many nominal times are decided by it."""
+        return len(self.entries) + sum(each.number or 0 for each in self.ranges)
 
     @property
     def is_over(self) -> bool:
@@ -67,39 +75,44 @@ class Unreadable(NamedTuple):
 
 
 def plan(row: Row, epoch: int | None, now: datetime, limit: int) -> Due | Unreadable:
-    """What a due timer writes: its ledger rows, about ``limit`` at most, and its next timer.
+    """What a due timer writes, about ``limit`` nominal times at most, and its next timer.
     Whatever goes wrong with one job is that job's own affair."""
     job_id: UUID = row["job_id"]
     try:
         spec = _spec.decode(row["spec"])
         wanted = spec.schedule
         jitter = schedule.jitter(job_id, wanted.jitter_sec)
-        entries, rearm = _entries(row, wanted, jitter, now, limit)
+        entries, ranges, rearm = _lines(row, wanted, jitter, now, limit)
     except Exception as error:
         return Unreadable.because(job_id, "the schedule cannot be computed", error)
     fired = Fired(job_id, row["due_at"], row["schedule_version"], row["seq"], row["shard"], epoch)
-    late = any(now - entry.due_at > LATE for entry in entries)
-    return Due(fired, tuple(entries), rearm, work_of(row), not isinstance(wanted, Once), late)
+    late = any(now - entry.due_at > LATE for entry in entries) or any(
+        now - each.from_at - jitter > LATE for each in ranges
+    )
+    recurs = not isinstance(wanted, Once)
+    return Due(fired, tuple(entries), tuple(ranges), rearm, work_of(row), recurs, late)
 
 
-def _entries(
+def _lines(
     row: Row, wanted: Schedule, jitter: timedelta, now: datetime, limit: int
-) -> tuple[list[Entry], Timer | None]:
+) -> tuple[list[Entry], list[OccurrenceRange], Timer | None]:
     job_id, seq, upto = row["job_id"], row["seq"], row["catch_up_to"]
     policy = schedule.overlap_of(wanted)
     overlap = None if policy == "allow" else policy
     # One that may wait for another, or make way for it, is decided when that is there.
-    at_a_time = 1 if overlap else AT_A_TIME
+    at_a_time = 1 if overlap else min(AT_A_TIME, max(limit // LINE, 1))
     at: datetime | None = row["occurrence_at"]
     entries: list[Entry] = []
+    ranges: list[OccurrenceRange] = []
     while at is not None:
-        planned = schedule.plan(
-            wanted, at, job_id, now, limit, seq=seq + len(entries), catch_up_to=upto
-        )
-        entries += [
-            Entry(job_id, missed, missed + jitter, schedule.OUTCOMES[reason], reason, None)
-            for missed, reason in planned.missed
-        ]
+        planned = schedule.plan(wanted, at, job_id, now, limit, seq=seq, catch_up_to=upto)
+        seq += planned.decided
+        for each in planned.missed:
+            if each.number == 1:
+                due_at = each.from_at + jitter
+                entries.append(Entry(job_id, each.from_at, due_at, each.outcome, each.reason, None))
+            else:
+                ranges.append(OccurrenceRange.of(job_id, each))
         if planned.fire is not None:
             due_at = planned.fire + jitter
             if isinstance(wanted, Once):  # one that waited for others was not due before
@@ -107,14 +120,13 @@ def _entries(
             entries.append(Entry(job_id, planned.fire, due_at, None, None, overlap))
             at_a_time -= 1
         at, upto = planned.rearm, planned.catch_up_to
-        if upto is None or not at_a_time or len(entries) >= limit:
+        if upto is None or not at_a_time:
             break
     if at is None:
-        return entries, None
+        return entries, ranges, None
     due_at = at + jitter if upto is None else max(at + jitter, now + PAUSE)
-    return entries, Timer(
-        job_id, at, due_at, row["schedule_version"], seq + len(entries), row["shard"], upto
-    )
+    rearm = Timer(job_id, at, due_at, row["schedule_version"], seq, row["shard"], upto)
+    return entries, ranges, rearm
 
 
 def ranked(batch: Sequence[Due], ranks: Ranks, now: datetime) -> list[Entry]:
@@ -155,11 +167,11 @@ async def take(tx: Tx, job: Row, ranks: Ranks, now: datetime) -> Armed | None:
     timer: Mapping[Any, Any] | None = await timers.of_job(tx, job_id)
     while timer is not None and timer["due_at"] <= now and fired < MOST_FIRED:
         row = dict(job) | dict(timer) | {"job_id": job_id, "shard": shard_of(job_id)}
-        planned = plan(row, None, now, AT_ONCE)
-        if isinstance(planned, Unreadable) or not planned.entries:
+        planned = plan(row, None, now, MOST_FIRED)
+        if isinstance(planned, Unreadable) or not planned.decided:
             break  # nobody can say what was due
         await _fire(tx, planned, ranks, now)
-        fired += len(planned.entries)
+        fired += planned.decided
         timer = None if planned.rearm is None else _as_armed(planned.rearm, now)
     left = await timers.disarm(tx, job_id)
     return None if left is None else Armed(*left.values())
@@ -167,8 +179,9 @@ async def take(tx: Tx, job: Row, ranks: Ranks, now: datetime) -> Armed | None:
 
 async def _fire(tx: Tx, due: Due, ranks: Ranks, now: datetime) -> None:
     rearm = [] if due.rearm is None else [due.rearm]
-    written = await occurrences.materialize(tx, [due.fired], ranked([due], ranks, now), rearm, now)
-    if written["ready"]:
+    entries = ranked([due], ranks, now)
+    written = await occurrences.materialize(tx, [due.fired], entries, rearm, now, due.ranges)
+    if written.ready:
         tx.wakes.add(RUNS)
 
 

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from noonday.store import Row, Tx, caps, columns, dependencies, overlaps, runs
+from noonday.store import Row, Tx, caps, columns, dependencies, occurrence_ranges, overlaps, runs
+from noonday.store.occurrence_ranges import OccurrenceRange
 from noonday.store.timers import Timer
 
 
@@ -121,8 +122,19 @@ SELECT (SELECT count(*) FROM fired) AS fired, (SELECT count(*) FROM ready) AS re
        (SELECT array_agg((e.job_id, e.occurrence_at)) FROM entry AS e
         WHERE e.awaited AND (e.outcome IS NOT NULL
                              OR e.occurrence_at < (SELECT starts_at FROM ledger_start))) AS awaited,
-       (SELECT array_agg(DISTINCT hold_key) FROM ready WHERE hold_key IS NOT NULL) AS waited_for
+       (SELECT array_agg(DISTINCT hold_key) FROM ready WHERE hold_key IS NOT NULL) AS waited_for,
+       (SELECT array_agg(job_id) FROM fired WHERE $21::bool) AS jobs
 """
+
+
+class Written(NamedTuple):
+    """What came of timers that were due: how many have fired, and what became of how many nominal
+    times."""
+
+    fired: int
+    ready: int
+    missed: int
+    skipped: int
 
 
 async def materialize(
@@ -131,8 +143,9 @@ async def materialize(
     entries: Sequence[Entry],
     rearm: Sequence[Timer],
     now: datetime,
-) -> Row:
-    """Turn due timers into ledger rows, runs and next timers; counts of each.
+    ranges: Sequence[OccurrenceRange] = (),
+) -> Written:
+    """Turn due timers into lines of the ledger, runs and next timers; how many of each.
 
     The caller holds the fence of all shards. A timer whose job has changed since it was read
     does nothing.
@@ -144,12 +157,19 @@ async def materialize(
     }
     armed = columns([after.get(timer.job_id, _NOTHING) for timer in fired], 4)
     written = await tx.one(
-        MATERIALIZE, *columns(fired, 6), *armed, *columns(entries, 7), min(dues), max(dues), now
-    )
+        MATERIALIZE, *columns(fired, 6), *armed, *columns(entries, 7), min(dues), max(dues), now,
+        bool(ranges),
+    )  # fmt: skip
     missed = [(job_id, at, "MISSED") for job_id, at in written["awaited"] or ()]
     await dependencies.note(tx, missed)
     tx.caps.update(written["waited_for"] or ())
-    return written
+    done = set(written["jobs"] or ())
+    ranges = [each for each in ranges if each.job_id in done]
+    await occurrence_ranges.write(tx, ranges, occurrence_ranges.BY_ITSELF, now)
+    counts = {"MISSED": written["missed"], "SKIPPED": written["skipped"]}
+    for each in ranges:
+        counts[each.outcome] += each.number or 0
+    return Written(written["fired"], written["ready"], counts["MISSED"], counts["SKIPPED"])
 
 
 CLOCK: Final = """
@@ -285,10 +305,11 @@ async def is_there(tx: Tx, job_id: UUID, occurrence_at: datetime) -> bool:
     return await tx.value(IS_THERE, job_id, occurrence_at) is not None
 
 
-LEDGER: Final = """
+LEDGER: Final = f"""
 SELECT job_id, occurrence_at, kind, due_at, materialized_at, outcome, reason, blocking_run,
-       ended_at, attempts, schedule_version
-FROM occurrences
+       ended_at, attempts, schedule_version,
+       {occurrence_ranges.SUPERSEDED_BY.format("occurrence_at")}
+FROM occurrences AS l
 WHERE job_id = $1 AND tenant_id = $2 AND (occurrence_at, kind) < ($3, $4)
 ORDER BY occurrence_at DESC, kind DESC LIMIT $5
 """

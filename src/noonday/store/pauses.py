@@ -18,12 +18,11 @@ from noonday.domain.model import JobSpec, Once, Schedule, shard_of
 from noonday.domain.pausing import resumption
 from noonday.domain.ranking import Ranks
 from noonday.store import Row, Tx, firing, jobs, occurrence_ranges, occurrences, timers
+from noonday.store.occurrence_ranges import OccurrenceRange
 from noonday.store.timers import Timer
 from noonday.store.wakeups import TIMERS
 
 SOON: Final = timedelta(seconds=1)
-BY_ITSELF: Final = "noonday scheduler"
-"""Who has suspended a job, or lets one go on, when it is no person."""
 REASONS: Final = {"PAUSED": "paused", "SUSPENDED": "suspended"}
 """What the ledger says of what was left out, by the state of the job."""
 
@@ -167,7 +166,8 @@ async def leave_out(
     if left_out is None:
         return armed, seq
     reason = REASONS[job["state"]]
-    await occurrence_ranges.write(tx, job, left_out, "SKIPPED", reason, pause.paused_by, now)
+    skipped = OccurrenceRange(job["id"], *left_out, "SKIPPED", reason)
+    await occurrence_ranges.write(tx, [skipped], pause.paused_by, now)
     return armed, seq
 
 

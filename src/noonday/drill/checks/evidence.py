@@ -102,6 +102,8 @@ class Evidence:
     timers: dict[UUID, list[Row]]
     ledger: dict[RunKey, Row]
     ledger_rows: list[RunKey]
+    ranges: dict[UUID, list[Row]]
+    """Lines of the ledger that stand for many nominal times, by job."""
     runs: list[Row]
     executions: dict[RunKey, list[Row]]
     journal: list[Entry]
@@ -155,6 +157,7 @@ async def gather(dsn: str, witness: Witness, *, past: bool = True) -> Evidence:
 async def _gather(tx: Tx, witness: Witness, past: bool) -> Evidence:
     jobs = [_job(row) for row in await tx.rows("SELECT * FROM jobs")]
     ledger = await tx.rows("SELECT * FROM occurrences ORDER BY occurrence_at")
+    ranges = await tx.rows("SELECT * FROM occurrence_ranges ORDER BY from_at")
     executions = await tx.rows(EXECUTIONS) if past else []
     timers = await tx.rows("SELECT * FROM timers")
     return Evidence(
@@ -163,6 +166,7 @@ async def _gather(tx: Tx, witness: Witness, past: bool) -> Evidence:
         timers=_grouped(timers, lambda row: row["job_id"]),
         ledger={key_of(row): row for row in ledger},
         ledger_rows=[key_of(row) for row in ledger],
+        ranges=_grouped(ranges, lambda row: row["job_id"]),
         runs=await tx.rows("SELECT * FROM runs"),
         executions=_grouped(executions, key_of),
         journal=await journal.read(tx) if past else [],

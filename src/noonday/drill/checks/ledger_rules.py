@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import pairwise
 from uuid import UUID
 
 from noonday.domain.model import Kind, Once, RunKey, parse_run_id, shard_of
 from noonday.domain.schedule import jitter
 from noonday.drill.checks.evidence import Evidence, Job
 from noonday.drill.checks.reference import calendar
+from noonday.store import Row
 from noonday.store.runs import key_of
 
 EPSILON = timedelta(seconds=5)
@@ -53,6 +55,9 @@ def i2_nothing_is_unexpected(evidence: Evidence) -> Iterator[str]:
 
 def i3_an_occurrence_is_materialized_once(evidence: Evidence) -> Iterator[str]:
     yield from _twice("ledger row", evidence.ledger_rows)
+    alone = _alone(evidence)
+    for job_id, ranges in evidence.ranges.items():
+        yield from _within(job_id, ranges, alone.get(job_id, []))
     yield from _twice("run", [key_of(row) for row in evidence.runs])
     born: dict[str, list[tuple[RunKey, int]]] = {"runs": [], "occurrences": []}
     for entry in evidence.journal:
@@ -76,17 +81,36 @@ def _twice(what: str, runs: list[RunKey]) -> Iterator[str]:
             yield f"{count} times a {what} for {run}"
 
 
+def _within(job_id: UUID, ranges: list[Row], alone: list[datetime]) -> Iterator[str]:
+    spans = sorted([(row["from_at"], row["to_at"]) for row in ranges] + [(at, at) for at in alone])
+    for (_, end), (start, _) in pairwise(spans):
+        if start <= end:
+            yield f"{start} of {job_id} is in the ledger twice, once within a range"
+
+
 def i4_no_occurrence_is_missing(evidence: Evidence) -> Iterator[str]:
-    written: dict[UUID, list[datetime]] = {job_id: [] for job_id in evidence.jobs}
-    for run in evidence.ledger:
-        if run.kind is Kind.SCHEDULE and run.job_id in written:
-            written[run.job_id].append(run.occurrence_at)
+    alone = _alone(evidence)
     for job in evidence.jobs.values():
-        yield from (
-            _of_one_off(evidence, job)
-            if isinstance(job.spec.schedule, Once)
-            else _of_recurring(evidence, job, sorted(written[job.id]))
-        )
+        if isinstance(job.spec.schedule, Once):
+            yield from _of_one_off(evidence, job)
+            continue
+        written = alone.get(job.id, [])
+        for row in evidence.ranges.get(job.id, []):
+            within = calendar(job.spec.schedule, row["from_at"], row["to_at"])
+            written += within
+            says = [row["from_at"], row["to_at"], row["count"]]
+            if says != [*within[:1], *within[-1:], len(within)]:
+                yield f"a range of {job.id} up to {row['to_at']} is not what it says"
+        yield from _of_recurring(evidence, job, sorted(written))
+
+
+def _alone(evidence: Evidence) -> dict[UUID, list[datetime]]:
+    """The nominal times that have a line of the ledger of their own, by job."""
+    found: defaultdict[UUID, list[datetime]] = defaultdict(list)
+    for run in evidence.ledger:
+        if run.kind is Kind.SCHEDULE:
+            found[run.job_id].append(run.occurrence_at)
+    return found
 
 
 def _of_one_off(evidence: Evidence, job: Job) -> Iterator[str]:

@@ -11,7 +11,8 @@ import heapq
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from math import floor
+from itertools import islice
+from math import ceil, floor
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -136,6 +137,19 @@ def shape_of(wanted: Recurring, start: datetime, minutes: int = MINUTES) -> dict
         due = enumerate(spread(fires, jitter_sec, minutes))
         return {minute: number for minute, number in due if number}
     return {int(offset_sec // 60): number for offset_sec, number in fires}
+
+
+def ending(wanted: Recurring, at: datetime, left: int, until: datetime) -> Recurring:
+    """A schedule of which ``left`` occurrences are left, ``at`` being the next: one that ends with
+    the last of them, or in no way should that be after ``until``. At most one step for each minute
+    up to then; numbers that a cron expression draws must be drawn already."""
+    wanted = replace(wanted, max_occurrences=None)
+    thinned, times = _thinned(wanted)
+    last = at
+    for last in islice(schedule.each_after(thinned, at, _NOBODY), ceil(left / times) - 1):
+        if last >= until:
+            return wanted
+    return replace(wanted, ends_at=last)
 
 
 def _thinned(wanted: Recurring) -> tuple[Recurring, float]:

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 import structlog
 
-from noonday.domain import cron, forecast
+from noonday.domain import cron, forecast, schedule
 from noonday.domain.errors import ScheduleError
-from noonday.domain.forecast import MINUTE, MINUTES, Recurring, Stream, Survey
+from noonday.domain.forecast import MINUTE, MINUTES, Recurring, Stream, Survey, ending
 from noonday.domain.model import EPOCH, Cron, Interval
-from noonday.store import Row, Store, forecasts
+from noonday.store import Row, Store, forecasts, watch
 from noonday.store.forecasts import Made, Minute, Span
 
 SLICE: Final = 10_000
@@ -112,12 +113,15 @@ class Forecasting:
     async def _count_recurring(self, walk: _Walk, after: UUID) -> None:
         async with self._store.singly() as tx:
             found = await forecasts.groups(tx, after, SLICE)
+            now = await tx.clock()
+            limited = _limited(found.rows, now)
+            numbers = await watch.armed(tx, list(limited.items())) if limited else {}
+        left = _Left(numbers, now, walk.ends_at)
         walk.worked_since = time.monotonic()
         for row in found.rows:
             stream = Stream(row["tenant_id"], row["lane"], row["target_host"])
             try:
-                wanted = _read(row["schedule"])
-                for each, jobs in _each(wanted, row):
+                for each, jobs in _each(_read(row["schedule"]), row, left):
                     walk.survey.add_recurring(each, stream, jobs)
                     await walk.breathe()
             except (ScheduleError, msgspec.MsgspecError):
@@ -162,12 +166,45 @@ class Forecasting:
             log.warning("forecast.left_out", count=walk.faulty, reason="no sound schedule")
 
 
-def _each(wanted: Recurring, row: Row) -> list[tuple[Recurring, int]]:
+def _limited(rows: Sequence[Row], now: datetime) -> dict[UUID, datetime]:
+    """When the next occurrence is due of jobs that have only so many."""
+    found = {}
+    for row in rows:
+        with suppress(ScheduleError, msgspec.MsgspecError):
+            wanted = _read(row["schedule"])
+            for job_id in row["ids"] or () if wanted.max_occurrences is not None else ():
+                at = _next(wanted, job_id, now)
+                if at is not None:
+                    found[job_id] = at + schedule.jitter(job_id, wanted.jitter_sec)
+    return found
+
+
+def _next(wanted: Recurring, job_id: UUID, now: datetime) -> datetime | None:
+    """The nominal time of the occurrence that is due next."""
+    return schedule.next_after(wanted, now - schedule.jitter(job_id, wanted.jitter_sec), job_id)
+
+
+class _Left(NamedTuple):
+    """What is known of jobs that have only so many occurrences."""
+
+    numbers: Mapping[UUID, int]
+    """That of the next one, of those whose timer stands there."""
+    now: datetime
+    until: datetime
+
+    def of(self, wanted: Recurring, job_id: UUID) -> Recurring:
+        """A job's schedule by itself, with its end if that is known."""
+        seq, at = self.numbers.get(job_id), _next(wanted, job_id, self.now)
+        if isinstance(wanted, Cron) and cron.is_drawn(wanted.cron):
+            wanted = msgspec.structs.replace(wanted, cron=cron.drawn(wanted.cron, job_id))
+        left = None if seq is None else schedule.left_from(wanted, seq)
+        return wanted if left is None or at is None else ending(wanted, at, left, self.until)
+
+
+def _each(wanted: Recurring, row: Row, left: _Left) -> list[tuple[Recurring, int]]:
     """The schedules that a group comes to, each with how many jobs: one, unless each job draws
-    numbers of its own."""
-    if isinstance(wanted, Interval) or row["ids"] is None or not cron.is_drawn(wanted.cron):
+    numbers, or has an end, of its own."""
+    drawn = isinstance(wanted, Cron) and cron.is_drawn(wanted.cron)
+    if row["ids"] is None or not (drawn or wanted.max_occurrences is not None):
         return [(wanted, row["jobs"])]
-    return [
-        (msgspec.structs.replace(wanted, cron=cron.drawn(wanted.cron, job_id)), 1)
-        for job_id in row["ids"]
-    ]
+    return [(left.of(wanted, job_id), 1) for job_id in row["ids"]]

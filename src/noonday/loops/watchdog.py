@@ -86,7 +86,7 @@ class Watchdog:
                 delay = schedule.jitter(row["id"], wanted.jitter_sec)
                 at = schedule.next_after(wanted, now - delay, row["id"])
                 expected[row["id"]] = now if at is None else at + delay
-        rest = expected.keys() - await watch.armed(tx, list(expected.items()))
+        rest = expected.keys() - (await watch.armed(tx, list(expected.items()))).keys()
         if rest:
             rest -= await watch.overdue(tx, list(rest), now)
         return [(row["id"], row["tenant_id"]) for row in found if row["id"] in rest]

@@ -31,7 +31,8 @@ FRESH_SEC: Final = 60.0
 
 # --- recurring jobs ---------------------------------------------------------------------------
 
-# Those are needed one by one whose expression draws numbers by their id (`H`).
+# Those are needed one by one whose expression draws numbers by their id (`H`), and those of which
+# there are only so many: how many are left is known by their timers.
 GROUPS: Final = """
 WITH slice AS MATERIALIZED (
     SELECT id, tenant_id, lane, target_host, spec ->> 'schedule' AS schedule FROM jobs
@@ -39,6 +40,7 @@ WITH slice AS MATERIALIZED (
 )
 SELECT schedule, tenant_id, lane, target_host, count(*)::int AS jobs,
        CASE WHEN schedule ~* '"cron":"([^"]*([^a-z"]|\\\\t))?h([^a-z]|$)'
+              OR schedule ~ '"max_occurrences":[0-9]'
             THEN array_agg(id) END AS ids,
        (SELECT id FROM slice ORDER BY id DESC LIMIT 1) AS last_id
 FROM slice GROUP BY schedule, tenant_id, lane, target_host

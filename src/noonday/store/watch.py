@@ -22,18 +22,19 @@ async def active(tx: Tx, after: UUID, limit: int) -> list[Row]:
 
 
 _LOOKED_UP: Final = """
-SELECT w.job_id FROM unnest($1::uuid[], $2::timestamptz[]) AS w(job_id, due_at)
+SELECT w.job_id, t.seq FROM unnest($1::uuid[], $2::timestamptz[]) AS w(job_id, due_at)
 CROSS JOIN LATERAL (
-    SELECT FROM timers AS t WHERE t.job_id = w.job_id AND t.due_at {0} w.due_at LIMIT 1
+    SELECT t.seq FROM timers AS t WHERE t.job_id = w.job_id AND t.due_at {0} w.due_at LIMIT 1
 ) AS t
 """
 ARMED: Final = _LOOKED_UP.format("=")
 OVERDUE: Final = _LOOKED_UP.format("<=")
 
 
-async def armed(tx: Tx, expected: Sequence[tuple[UUID, datetime]]) -> set[UUID]:
-    """Which of these jobs have a timer that is due when it should be."""
-    return {row["job_id"] for row in await tx.rows(ARMED, *columns(expected, 2))}
+async def armed(tx: Tx, expected: Sequence[tuple[UUID, datetime]]) -> dict[UUID, int]:
+    """Which of these jobs have a timer that is due when it should be, and the number of the
+    occurrence that it stands at."""
+    return {row["job_id"]: row["seq"] for row in await tx.rows(ARMED, *columns(expected, 2))}
 
 
 async def overdue(tx: Tx, job_ids: Sequence[UUID], now: datetime) -> set[UUID]:

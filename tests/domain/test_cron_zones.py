@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import zoneinfo
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -19,6 +18,7 @@ from noonday.domain import cron, schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import Cron
 from noonday.drill.checks import oracle
+from tests.support.clocks import local_zone
 
 NIL = UUID(int=0)
 
@@ -321,12 +321,9 @@ def test_zone_data_comes_from_the_package_and_not_from_the_system() -> None:
 
 
 @pytest.fixture(params=["Europe/London", "Australia/Sydney"])
-def server_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", request.param)
-        time.tzset()
+def server_zone(request: pytest.FixtureRequest) -> Iterator[str]:
+    with local_zone(request.param):
         yield request.param
-    time.tzset()
 
 
 @pytest.mark.parametrize("day", ["2027-10-31", "2027-03-28", "2027-04-03", "2027-10-02"])

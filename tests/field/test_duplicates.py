@@ -17,15 +17,13 @@ import aiohttp
 import pytest
 
 from noonday.domain.model import Cron, Interval, Once, parse_run_id
-from noonday.loops.scheduler import Scheduler
 from noonday.store import Store
 from tests.field.durations import scaled
-from tests.support import seeds
 from tests.support.clocks import WallClock
 from tests.support.cluster import Cluster
+from tests.support.driving import arm, drive, ledger
 from tests.support.holds import eventually
 from tests.support.invariants import broken
-from tests.support.ledgers import lines
 from tests.support.members import Member
 from tests.support.scripted import Parts, Scripted, carry_out
 
@@ -266,32 +264,14 @@ MIDNIGHT = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 T = MIDNIGHT + 9 * HOUR
 
 
-async def arm(store: Store, schedule: Any, at: datetime) -> UUID:
-    async with store.transaction() as tx:
-        (job,) = await seeds.armed(tx, schedule, at)
-    return job
-
-
-async def drive(scheduler: Scheduler, store: Store, now: datetime) -> None:
-    """Be the scheduler at this moment: own all there is to own, and tick until all is done."""
-    store.now = now
-    await scheduler.keep_shards()
-    while await scheduler.tick():
-        pass
-
-
-async def ledger(store: Store, job: UUID) -> list[tuple[datetime, str | None]]:
-    return [(each.at, each.outcome) for each in await lines(store, job)]
-
-
 @pytest.mark.parametrize("back", [2 * MINUTE, HOUR])
 async def test_after_a_failover_to_an_earlier_clock_nothing_is_repeated(
     store: Store, parts: Parts, back: timedelta
 ) -> None:
     """DUP-04, where it is the clock of Postgres that is set back."""
     store.now = T
-    minutely = await arm(store, Cron("* * * * *", overlap="allow"), T)
-    once = await arm(store, Once(T), T)
+    (minutely,) = await arm(store, Cron("* * * * *", overlap="allow"), T)
+    (once,) = await arm(store, Once(T), T)
     scheduler, executor = parts.scheduler(), Scripted()
     worker = parts.worker(executor)
     for n in range(11):
@@ -304,9 +284,9 @@ async def test_after_a_failover_to_an_earlier_clock_nothing_is_repeated(
         await carry_out(worker)
     after = await ledger(store, minutely)
     assert after[: len(before)] == before
-    assert [at for at, _ in after] == [T + n * MINUTE for n in range(13)]
-    assert {outcome for _, outcome in after} == {"COMPLETE"}
-    assert await ledger(store, once) == [(T, "COMPLETE")]
+    assert [at for at, *_ in after] == [T + n * MINUTE for n in range(13)]
+    assert {outcome for _, outcome, _ in after} == {"COMPLETE"}
+    assert await ledger(store, once) == [(T, "COMPLETE", None)]
     assert len({attempt.run for attempt in executor.attempts}) == len(executor.attempts) == 14
     assert not await broken(store)
 
@@ -354,14 +334,14 @@ async def test_an_interval_longer_than_any_process_lives_fires_on_its_grid(
 ) -> None:
     """DUP-08: every 6 hours, on a machine that is started again every 4 hours, for 48 hours."""
     store.now = T
-    job = await arm(store, Interval(6 * 3_600, T, overlap="allow"), T + 6 * HOUR)
+    (job,) = await arm(store, Interval(6 * 3_600, T, overlap="allow"), T + 6 * HOUR)
     for start in range(0, 49, 4):
         scheduler = parts.scheduler()
         for minutes in range(5, 240, 47):
             await drive(scheduler, store, T + start * HOUR + minutes * MINUTE)
         # No timer is read before its partition has a due index.
         await parts.janitor().tick()
-    assert [at for at, _ in await ledger(store, job)] == [T + 6 * k * HOUR for k in range(1, 9)]
+    assert [at for at, *_ in await ledger(store, job)] == [T + 6 * k * HOUR for k in range(1, 9)]
     async with store.transaction() as tx:
         late = await tx.value("SELECT max(materialized_at - due_at) FROM occurrences")
     assert late <= 47 * MINUTE
@@ -376,7 +356,8 @@ async def test_after_a_restart_each_of_many_intervals_keeps_its_phase(
     store.now = T
     phases = [n * timedelta(milliseconds=300) for n in range(200)]
     jobs = [
-        await arm(store, Interval(60, T + phase, overlap="allow"), T + phase) for phase in phases
+        (await arm(store, Interval(60, T + phase, overlap="allow"), T + phase))[0]
+        for phase in phases
     ]
     scheduler = parts.scheduler()
     for n in range(90):
@@ -386,7 +367,7 @@ async def test_after_a_restart_each_of_many_intervals_keeps_its_phase(
     for n in range(130):
         await drive(scheduler, store, back + n * SECOND)
     for job, phase in zip(jobs, phases, strict=True):
-        times = [at for at, _ in await ledger(store, job)]
+        times = [at for at, *_ in await ledger(store, job)]
         assert times == [T + phase + k * MINUTE for k in range(len(times))], phase
         assert times[-1] > back + 68 * SECOND
     async with store.transaction() as tx:

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from noonday.domain.catch_up import LATE, Pace
-from noonday.domain.model import Interval, Once, Schedule
+from noonday.domain.model import Interval, Once
 from noonday.loops.gauges import Gauges
 from noonday.loops.scheduler import BATCH, Scheduler
 from noonday.store import Store, timers, workers
@@ -21,6 +21,7 @@ from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
 from tests.support import seeds
 from tests.support.counting import CountingStore
+from tests.support.driving import arm
 from tests.support.invariants import broken
 from tests.support.ledgers import lines
 from tests.support.scripted import Parts, counted
@@ -33,11 +34,6 @@ OFF = T - 6 * HOUR
 HOURLY = Interval(3_600, OFF, overlap="allow")
 RESERVED = BATCH // 2
 TIES = 50
-
-
-async def arm(store: Store, schedule: Schedule, at: datetime, **how: Any) -> list[UUID]:
-    async with store.transaction() as tx:
-        return await seeds.armed(tx, schedule, at, **how)
 
 
 async def overdue(store: Store, count: int, *, since: datetime = OFF) -> list[UUID]:

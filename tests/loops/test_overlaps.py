@@ -14,6 +14,7 @@ from noonday.store import Row, Store, occurrences, overlaps
 from noonday.store.occurrences import Opening
 from noonday.store.runs import Held, held_key
 from tests.support import seeds
+from tests.support.driving import drive
 from tests.support.holds import holding
 from tests.support.invariants import broken
 from tests.support.scripted import Parts, counted
@@ -28,13 +29,6 @@ async def armed(store: Store, overlap: Overlap) -> UUID:
         return job
 
 
-async def fire(scheduler: Scheduler, store: Store, at: datetime) -> None:
-    store.now = at
-    await scheduler.keep_shards()
-    while await scheduler.tick():
-        pass
-
-
 async def claimed(store: Store) -> list[Held]:
     async with store.transaction() as tx:
         return [held_key(row) for row in await seeds.claim(tx)]
@@ -46,7 +40,7 @@ async def under_way(
     """A job whose run of ``T`` is under way, and those who see to what comes after it."""
     scheduler, admitting = parts.scheduler(), parts.admitting()
     job = await armed(store, overlap)
-    await fire(scheduler, store, T)
+    await drive(scheduler, store, T)
     (lease,) = await claimed(store)
     return scheduler, admitting, job, lease
 
@@ -85,7 +79,7 @@ def run_id(job: UUID, at: datetime) -> str:
 
 async def test_one_waits_for_the_end_of_the_other(store: Store, parts: Parts) -> None:
     scheduler, admitting, job, lease = await under_way(store, parts, "queue")
-    await fire(scheduler, store, T + MINUTE)
+    await drive(scheduler, store, T + MINUTE)
     await admitting.tick()
     assert await holds_of(store, job) == {T: None, T + MINUTE: "overlap"}
     assert await claimed(store) == []
@@ -102,7 +96,7 @@ async def test_a_later_one_takes_the_place_of_the_one_that_waits(
 ) -> None:
     scheduler, admitting, job, lease = await under_way(store, parts, "queue")
     for n in (1, 2, 3):
-        await fire(scheduler, store, T + n * MINUTE)
+        await drive(scheduler, store, T + n * MINUTE)
     await admitting.tick()
     assert await holds_of(store, job) == {T: None, T + 3 * MINUTE: "overlap"}
     skipped = ("SKIPPED", "overlap", run_id(job, T + 3 * MINUTE))
@@ -118,9 +112,9 @@ async def test_the_latest_goes_next_also_when_nobody_has_looked_meanwhile(
     store: Store, parts: Parts
 ) -> None:
     scheduler, admitting, job, lease = await under_way(store, parts, "queue")
-    await fire(scheduler, store, T + MINUTE)
+    await drive(scheduler, store, T + MINUTE)
     await settled(store, lease)
-    await fire(scheduler, store, T + 2 * MINUTE)
+    await drive(scheduler, store, T + 2 * MINUTE)
     await admitting.tick()
     assert await holds_of(store, job) == {T + 2 * MINUTE: None}
 
@@ -131,7 +125,7 @@ async def test_what_is_triggered_waits_beside_it_and_nothing_of_it_is_lost(
 ) -> None:
     scheduler, admitting = parts.scheduler(), parts.admitting()
     job = await armed(store, overlap)
-    await fire(scheduler, store, T)
+    await drive(scheduler, store, T)
     leases = await claimed(store)
     trigger = RunKey(job, Kind.TRIGGER, T + timedelta(seconds=1))
     async with store.transaction() as tx:
@@ -156,7 +150,7 @@ async def test_the_old_one_is_asked_to_stop_and_the_new_one_begins_when_it_has(
     store: Store, parts: Parts
 ) -> None:
     scheduler, admitting, job, lease = await under_way(store, parts, "replace")
-    await fire(scheduler, store, T + MINUTE)
+    await drive(scheduler, store, T + MINUTE)
     await admitting.tick()
     old = (await unfinished(store, job))[T]
     assert old["cancel_requested_at"] is not None
@@ -180,12 +174,12 @@ async def test_an_old_one_that_waits_makes_way_at_once(
 ) -> None:
     scheduler, admitting = parts.scheduler(), parts.admitting()
     job = await armed(store, "replace")
-    await fire(scheduler, store, T)
+    await drive(scheduler, store, T)
     if retrying:
         (lease,) = await claimed(store)
         async with store.transaction() as tx:
             await seeds.settle(tx, seeds.retried(lease, timedelta(hours=1)))
-    await fire(scheduler, store, T + MINUTE)
+    await drive(scheduler, store, T + MINUTE)
     await admitting.tick()
     assert await holds_of(store, job) == {T + MINUTE: None}
     (lease,) = await claimed(store)
@@ -201,10 +195,10 @@ async def test_an_old_one_that_waits_makes_way_at_once(
 async def test_what_was_not_told_is_found(store: Store, parts: Parts, overlap: Overlap) -> None:
     scheduler = parts.scheduler()
     job = await armed(store, overlap)
-    await fire(scheduler, store, T)
+    await drive(scheduler, store, T)
     (lease,) = await claimed(store)
-    await fire(scheduler, store, T + MINUTE)
-    await fire(scheduler, store, T + 2 * MINUTE)
+    await drive(scheduler, store, T + MINUTE)
+    await drive(scheduler, store, T + 2 * MINUTE)
     another = parts.admitting()  # nobody has told it anything
     await another.sweep()
     found = await unfinished(store, job)
@@ -223,9 +217,9 @@ async def test_a_row_that_somebody_has_locked_holds_up_nobody(
 ) -> None:
     scheduler, admitting = parts.scheduler(), parts.admitting()
     stuck, free = await armed(store, "replace"), await armed(store, "replace")
-    await fire(scheduler, store, T)
+    await drive(scheduler, store, T)
     assert len(await claimed(store)) == 2
-    await fire(scheduler, store, T + MINUTE)
+    await drive(scheduler, store, T + MINUTE)
     async with holding(database_url, "SELECT FROM runs WHERE job_id = $1 FOR UPDATE", stuck):
         await admitting.tick()
     asked = [(await unfinished(store, job))[T]["cancel_requested_at"] for job in (stuck, free)]

@@ -24,12 +24,12 @@ from noonday.domain.model import (
     Schedule,
 )
 from noonday.loops.scheduler import Scheduler
-from noonday.store import Store, jobs, occurrences, timers
+from noonday.store import Store, jobs, occurrences
 from noonday.store.occurrences import Opening
 from tests.support import seeds
+from tests.support.driving import arm, drive, ledger, next_of
 from tests.support.holds import blocked
 from tests.support.invariants import broken
-from tests.support.ledgers import lines
 from tests.support.links import Link
 from tests.support.scripted import Parts, Scripted, carry_out, counted
 
@@ -37,30 +37,6 @@ SECOND, MINUTE, HOUR, DAY = (timedelta(seconds=n) for n in (1, 60, 3_600, 86_400
 MIDNIGHT = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 T = MIDNIGHT + 9 * HOUR
 EVERY_MINUTE = Cron("* * * * *", overlap="allow")
-
-
-async def arm(store: Store, schedule: Schedule, at: datetime, **how: object) -> list[UUID]:
-    async with store.transaction() as tx:
-        return await seeds.armed(tx, schedule, at, **how)  # type: ignore[arg-type]
-
-
-async def drive(scheduler: Scheduler, store: Store, now: datetime) -> None:
-    """Be the scheduler at this moment: own all there is to own, and tick until all is done."""
-    store.now = now
-    await scheduler.keep_shards()
-    while await scheduler.tick():
-        pass
-
-
-async def ledger(store: Store, job: UUID) -> list[tuple[datetime, str | None, str | None]]:
-    """Nominal time, outcome and reason, in order of time."""
-    return [(each.at, each.outcome, each.reason) for each in await lines(store, job)]
-
-
-async def next_of(store: Store, job: UUID) -> datetime | None:
-    async with store.transaction() as tx:
-        row = await timers.of_job(tx, job)
-    return row["occurrence_at"] if row else None
 
 
 async def state_of(store: Store, job: UUID) -> tuple[str, str]:
@@ -332,17 +308,17 @@ UNREADABLE = {
 async def test_jobs_that_cannot_be_computed_are_suspended_and_stop_nobody(
     store: Store, parts: Parts, subtests: pytest.Subtests
 ) -> None:
+    """Fifty healthy ones for five minutes, with a restart in between."""
     store.now = T
-    healthy = await arm(store, EVERY_MINUTE, T, count=5)
+    healthy = await arm(store, EVERY_MINUTE, T, count=50)
     bad = {}
     for what, schedule in UNREADABLE.items():
         text = f'{{"schedule": {schedule}, "target": {{"type": "http", "url": "http://x/"}}}}'
         (bad[what],) = await arm(store, EVERY_MINUTE, T, text=text)
-    scheduler = parts.scheduler()
+    scheduler, restarted = parts.scheduler(), parts.scheduler()
     for n in range(5):
         if n == 3:
             await scheduler.leave()
-            restarted = parts.scheduler()
         await drive(scheduler if n < 3 else restarted, store, T + n * MINUTE)
     for job in healthy:
         assert [at for at, _, _ in await ledger(store, job)] == every(MINUTE, T, T + 5 * MINUTE)
@@ -354,6 +330,7 @@ async def test_jobs_that_cannot_be_computed_are_suspended_and_stop_nobody(
             assert await next_of(store, job) is None
             assert await ledger(store, job) == []
     assert counted(scheduler, "jobs_suspended") == len(bad)
+    assert counted(restarted, "jobs_suspended") == 0, "none is tried again"
     assert not await broken(store)
 
 

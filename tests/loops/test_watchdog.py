@@ -10,12 +10,12 @@ import pytest
 
 from noonday.domain.model import Cron, Interval, Once, Schedule
 from noonday.loops import watchdog
-from noonday.loops.scheduler import Scheduler
 from noonday.loops.watchdog import Watchdog
 from noonday.store import Row, Store
 from noonday.telemetry import Metrics
 from tests.support import seeds
 from tests.support.database_locks import value
+from tests.support.driving import drive
 from tests.support.holds import holding
 from tests.support.invariants import broken
 from tests.support.ledgers import lines
@@ -65,13 +65,6 @@ async def execute(store: Store, statement: str, *args: object) -> None:
         await tx.execute(statement, *args)
 
 
-async def fire(scheduler: Scheduler, store: Store, at: datetime) -> None:
-    store.now = at
-    await scheduler.keep_shards()
-    while await scheduler.tick():
-        pass
-
-
 async def outcomes(store: Store, job: UUID) -> list[tuple[int, str | None]]:
     """Hours after ``T``, and what the ledger says of them."""
     return [(int((each.at - T) / HOUR), each.outcome) for each in await lines(store, job)]
@@ -83,18 +76,18 @@ async def test_a_job_that_nobody_arms_goes_on_and_what_it_missed_is_on_record(
     scheduler, (dog, metrics) = parts.scheduler(), a_watchdog(store)
     (lost,) = await arm(store, HOURLY, T)
     healthy = await arm(store, HOURLY, T, count=50)
-    await fire(scheduler, store, T)
+    await drive(scheduler, store, T)
     store.now = T
     async with store.transaction() as tx:
         for text in ('{"schedule": 5}', BAD_ZONE):
             await seeds.armed(tx, HOURLY, T + 900 * HOUR, text=text)
     await execute(store, "DELETE FROM timers WHERE job_id = $1", lost)
-    await fire(scheduler, store, T + 3 * HOUR + MINUTE)
+    await drive(scheduler, store, T + 3 * HOUR + MINUTE)
     before = [row for row in await timers(store) if row["job_id"] in healthy]
     await look(store, dog)
     assert repaired(metrics) == {"unarmed": 1}
     assert [row for row in await timers(store) if row["job_id"] in healthy] == before
-    await fire(scheduler, store, T + 3 * HOUR + 2 * MINUTE)
+    await drive(scheduler, store, T + 3 * HOUR + 2 * MINUTE)
     assert await outcomes(store, lost) == [(0, None), (1, "MISSED"), (2, "MISSED"), (3, None)]
     assert await outcomes(store, lost) == await outcomes(store, healthy[0])
     store.now = T + 3 * HOUR + 20 * MINUTE
@@ -108,14 +101,14 @@ async def test_a_timer_that_stands_too_far_on_goes_back_to_where_the_ledger_ends
 ) -> None:
     scheduler, (dog, metrics) = parts.scheduler(), a_watchdog(store)
     (job,) = await arm(store, HOURLY, T)
-    await fire(scheduler, store, T)
+    await drive(scheduler, store, T)
     await execute(
         store, "UPDATE timers SET occurrence_at = $1, due_at = $1, seq = 9", T + 30 * HOUR
     )
     store.now = T + HOUR + MINUTE
     await look(store, dog)
     assert repaired(metrics) == {"ahead": 1}
-    await fire(scheduler, store, T + HOUR + MINUTE)
+    await drive(scheduler, store, T + HOUR + MINUTE)
     assert await outcomes(store, job) == [(0, None), (1, None)]
     assert not await broken(store)
 
@@ -172,7 +165,7 @@ async def test_the_end_of_a_job_holds_for_it_as_well(store: Store, parts: Parts)
     (over,) = await arm(store, limited, T)
     (left,) = await arm(store, limited, T)
     await execute(store, "UPDATE timers SET seq = 1")
-    await fire(scheduler, store, T)
+    await drive(scheduler, store, T)
     await execute(store, "DELETE FROM timers")
     await execute(
         store,
@@ -184,7 +177,7 @@ async def test_the_end_of_a_job_holds_for_it_as_well(store: Store, parts: Parts)
     store.now = T + 2 * HOUR
     await look(store, dog)
     assert await value(store, f"SELECT state FROM jobs WHERE id = '{over}'") == "ENDED"
-    await fire(scheduler, store, T + 5 * HOUR)
+    await drive(scheduler, store, T + 5 * HOUR)
     assert await outcomes(store, left) == [(0, None), (1, None)]
     assert await value(store, f"SELECT state FROM jobs WHERE id = '{left}'") == "ENDED"
     assert repaired(metrics) == {"unarmed": 2}

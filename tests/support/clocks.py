@@ -1,12 +1,18 @@
-"""The wall clock of one process, set apart from all others while it runs, with libfaketime.
+"""The wall clock of one process, set apart from all others while it runs, with libfaketime; and the
+time zone that this one is in.
 
-Its monotonic clock is left alone, as it is when an operator or NTP sets a machine's time.
+The monotonic clock is left alone, as it is when an operator or NTP sets a machine's time.
 """
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 LIBRARY = "usr/lib/*/faketime/libfaketimeMT.so.1"
 
@@ -37,3 +43,13 @@ class WallClock:
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
+
+
+@contextmanager
+def local_zone(name: str) -> Iterator[None]:
+    """This process is in another time zone until the block ends."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", name)
+        time.tzset()
+        yield
+    time.tzset()

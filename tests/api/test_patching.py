@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -118,6 +118,35 @@ async def test_a_schedule_of_another_type_takes_the_place_of_the_one_that_was(ap
               ON b.version = a.version + 1 AND b.from_at <> a.until_at"""
     assert await value(api.store, gaps) == 0
     assert await value(api.store, "SELECT array_agg(version) FROM schedule_versions") == [1, 2]
+
+
+TOKYO = {"type": "cron", "cron": "0 8 * * *", "timezone": "Asia/Tokyo"}
+
+
+@pytest.mark.parametrize(
+    ("body", "schedule", "utc"),
+    [
+        ({"target": {"url": f"{URL}/2"}}, TOKYO, "23:00"),
+        ({"name": "x", "priority": 1, "payload": None}, TOKYO, "23:00"),
+        ({"schedule": {"grace_sec": 60}}, TOKYO, "23:00"),
+        ({"schedule": {"cron": "0 9 * * *"}}, TOKYO | {"cron": "0 9 * * *"}, "00:00"),
+        ({"schedule": {"timezone": "Asia/Kolkata"}}, TOKYO | {"timezone": "Asia/Kolkata"}, "02:30"),
+    ],
+)
+async def test_a_zone_and_an_expression_that_are_not_given_stay_and_what_fires_next_follows(
+    api: Api, body: dict[str, Any], schedule: dict[str, str], utc: str
+) -> None:
+    api.store.now = T + HALF
+    job = await api.admin.create(schedule=TOKYO)
+    answer = await change(api, job, **body)
+    assert {name: answer["schedule"][name] for name in TOKYO} == schedule
+    assert answer["next_run_at"] == answer["next_fires"][0]
+    assert {at[11:16] for at in answer["next_fires"]} == {utc}
+    assert T + HALF < datetime.fromisoformat(answer["next_run_at"]) <= T + timedelta(days=1)
+    stands_at = await value(api.store, "SELECT occurrence_at FROM timers")
+    assert stamp(stands_at) == answer["next_run_at"]
+    await tick(api.store, T + HALF)
+    assert await value(api.store, "SELECT count(*) FROM occurrences") == 0, "none for the change"
 
 
 async def test_the_difference_of_the_next_fires_is_told(api: Api) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from noonday.domain import cron, schedule
+from noonday.domain import cron, preview, schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import Cron
 from noonday.drill.checks import oracle
@@ -230,6 +231,32 @@ def test_rare_dates_are_found_without_walking_minutes() -> None:
         job = Cron(cron="59 23 29 2 *", timezone=zone)
         assert len(schedule.upcoming(job, NIL, NEW_YEAR, 50)) == 42
         assert time.process_time() - began < 0.05
+
+
+@pytest.mark.parametrize(
+    "zone",
+    ["UTC", "Asia/Tokyo", "America/New_York", "Africa/Cairo", "Australia/Lord_Howe",
+     "America/Santiago", "Europe/London", "Asia/Kathmandu", "Pacific/Apia", "Antarctica/Troll"],
+)  # fmt: skip
+@pytest.mark.parametrize("text", ["59 23 29 2 *", "59 59 23 29 2 *", "0 0 29 2 1#5"])
+def test_the_work_for_each_rare_date_is_bounded(zone: str, text: str) -> None:
+    """What 50 of them take for a preview; a walk over the minutes takes half a million a year."""
+    cron.next_instant.cache_clear()
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        found = preview.fires(Cron(cron=text, timezone=zone), NIL, None, NEW_YEAR, 50)
+    finally:
+        sys.setprofile(before)
+    years = (found[-1].at - NEW_YEAR).days // 365
+    assert (years, len(found)) == (169, 42), "there are no more before 2200"
+    assert calls < 1_000 * years
 
 
 ALPHABET = "0123456789*/,-#?LWHR@() \tMONJAN+_.é²\0"

@@ -5,6 +5,89 @@ from __future__ import annotations
 from typing import Final
 
 CASES: Final[dict[str, tuple[str, ...]]] = {
+    # Expressions, zones, clocks that are changed, dates.
+    "CRN-01": (
+        "tests/field/test_calendar.py::"
+        "test_a_time_in_the_gap_fires_once_after_it_and_the_next_day_at_its_own_time",
+        "tests/domain/test_cron_zones.py::test_a_time_in_the_spring_gap_fires_once_right_after_it",
+        "tests/loops/test_scheduler.py::"
+        "test_where_clocks_are_changed_the_ledger_says_what_the_schedule_asks_for",
+    ),
+    "CRN-02": (
+        "tests/field/test_calendar.py::test_a_day_without_a_midnight_has_all_its_other_hours",
+        "tests/domain/test_cron_zones.py::test_a_clock_that_jumps_at_midnight_loses_no_day",
+    ),
+    "CRN-03": (
+        "tests/field/test_calendar.py::"
+        "test_a_time_in_the_gap_fires_once_after_it_and_the_next_day_at_its_own_time",
+        "tests/domain/test_cron_zones.py::"
+        "test_after_a_shifted_run_the_schedule_returns_to_its_own_time",
+    ),
+    "CRN-04": (
+        "tests/field/test_calendar.py::"
+        "test_a_fixed_time_fires_once_although_a_scheduler_dies_between_the_two_passes",
+        "tests/domain/test_cron_zones.py::"
+        "test_a_time_in_the_repeated_hour_fires_in_the_first_pass_only",
+    ),
+    "CRN-05": (
+        "tests/field/test_calendar.py::"
+        "test_every_hour_and_every_quarter_are_real_ones_through_both_passes",
+        "tests/domain/test_cron_zones.py::"
+        "test_every_hour_means_every_real_hour_through_both_passes",
+        "tests/domain/test_cron_zones.py::"
+        "test_quarter_hours_follow_real_time_without_hole_or_double",
+        "tests/domain/test_schedule.py::"
+        "test_an_interval_follows_real_time_through_a_change_of_the_clock",
+    ),
+    "CRN-06": (
+        "tests/field/test_calendar.py::"
+        "test_ticked_each_second_of_the_second_pass_a_job_fires_no_more_than_it_should",
+        "tests/domain/test_cron_zones.py::"
+        "test_inside_the_second_pass_the_next_fire_is_the_next_day",
+        "tests/domain/test_cron_zones.py::"
+        "test_the_next_fire_is_always_later_than_the_moment_asked_about",
+        "tests/domain/test_schedule_misfires.py::"
+        "test_a_night_with_a_repeated_hour_runs_a_daily_job_once_even_if_ticked_each_second",
+    ),
+    "CRN-07": (
+        "tests/field/test_calendar.py::"
+        "test_dates_that_never_come_are_refused_wherever_they_are_given_and_others_go_on",
+        "tests/field/test_calendar.py::"
+        "test_a_31st_of_one_of_its_months_is_accepted_and_the_first_fire",
+        "tests/domain/test_cron.py::test_what_never_fires_is_refused_in_bounded_time",
+    ),
+    "CRN-08": (
+        "tests/domain/test_cron.py::test_29_february_comes_in_leap_years_only",
+    ),
+    "CRN-09": (
+        "tests/domain/test_cron.py::test_the_work_for_each_rare_date_is_bounded",
+        "tests/domain/test_cron.py::test_rare_dates_are_found_without_walking_minutes",
+    ),
+    "CRN-10": (
+        "tests/domain/test_cron.py::test_a_weekend_is_saturday_and_sunday_however_it_is_written",
+        "tests/domain/test_cron.py::test_a_range_may_end_on_sunday",
+        "tests/domain/test_cron.py::test_what_cannot_be_carried_out_is_refused_by_name",
+    ),
+    "CRN-11": (
+        "tests/loops/test_scheduler.py::"
+        "test_jobs_that_cannot_be_computed_are_suspended_and_stop_nobody",
+        "tests/loops/test_scheduler.py::"
+        "test_a_row_that_the_database_refuses_is_found_among_its_batch",
+    ),
+    "CRN-12": (
+        "tests/field/test_calendar.py::test_what_is_no_zone_is_refused_alike_wherever_it_is_given",
+        "tests/field/test_calendar.py::"
+        "test_real_names_and_aliases_are_taken_in_a_post_and_a_patch_and_fire_when_they_should",
+        "tests/field/test_calendar.py::"
+        "test_a_zone_that_is_null_is_none_and_in_a_patch_that_of_a_job_that_names_none",
+        "tests/domain/test_cron_zones.py::"
+        "test_any_other_zone_is_refused_when_checked_and_when_computed",
+        "tests/domain/test_cron_zones.py::test_every_zone_of_the_database_is_usable",
+    ),
+    "CRN-13": (
+        "tests/field/test_calendar.py::test_the_zone_of_the_process_does_not_matter",
+        "tests/domain/test_cron_zones.py::test_the_zone_of_the_server_does_not_matter",
+    ),
     # Duplicates, missed occurrences, failover, clocks, leadership.
     "DUP-01": (
         "tests/field/test_duplicates.py::test_leadership_that_goes_to_and_fro_doubles_nothing",
@@ -29,6 +112,26 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
         "test_a_scheduler_whose_clock_is_set_back_repeats_nothing_and_goes_on",
         "tests/field/test_duplicates.py::"
         "test_after_a_failover_to_an_earlier_clock_nothing_is_repeated",
+    ),
+    "DUP-05": (
+        "tests/loops/test_scheduler.py::"
+        "test_after_any_time_down_each_nominal_time_is_in_the_ledger_once_and_the_latest_ran",
+        "tests/loops/test_scheduler.py::"
+        "test_where_misfires_are_skipped_none_of_an_outage_runs_and_each_is_on_record",
+        "tests/loops/test_scheduler.py::"
+        "test_what_is_later_than_its_grace_is_missed_with_that_reason",
+        "tests/domain/test_schedule_misfires.py::"
+        "test_after_an_outage_each_job_runs_once_late_and_then_as_usual",
+    ),
+    "DUP-06": (
+        "tests/field/test_duplicates.py::"
+        "test_a_frozen_scheduler_that_wakes_up_gives_way_or_catches_up_with_one_run_of_each_job",
+        "tests/field/test_duplicates.py::"
+        "test_what_a_scheduler_had_in_mind_before_it_slept_is_not_written",
+        "tests/crash/test_scheduler.py::"
+        "test_a_scheduler_stopped_while_it_fires_is_replaced_and_cannot_write_afterwards",
+        "tests/loops/test_loop.py::test_a_loop_that_does_not_tick_makes_its_process_unready",
+        "tests/api/test_admin_port.py::test_a_process_is_ready_when_every_check_is_well",
     ),
     "DUP-07": (
         "tests/field/test_duplicates.py::"
@@ -192,5 +295,33 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
         "test_of_fifty_triggers_of_a_job_that_does_not_overlap_itself_one_is_carried_out",
         "tests/crash/test_caps.py::"
         "test_no_cap_is_exceeded_and_no_slot_lost_however_often_processes_are_killed",
+    ),
+    # The API.
+    "API-04": (
+        "tests/api/test_lists.py::test_a_thousand_jobs_of_one_transaction_are_listed_once_each",
+        "tests/api/test_lists.py::"
+        "test_jobs_that_come_and_go_meanwhile_neither_hide_nor_repeat_others",
+        "tests/api/test_lists.py::test_attempts_and_the_ledger_are_listed_once_each",
+        "tests/api/test_lists.py::test_dead_letters_are_listed_once_each_and_by_filter",
+        "tests/api/test_lists.py::test_a_damaged_cursor_is_refused",
+        "tests/api/test_lists.py::test_a_cursor_holds_for_its_list_its_filter_and_its_tenant_only",
+    ),
+    "API-05": (
+        "tests/field/test_calendar.py::"
+        "test_a_far_date_is_never_early_and_a_past_one_is_due_at_once",
+        "tests/api/test_validation_jobs.py::test_a_time_is_an_instant_whatever_its_offset",
+        "tests/api/test_validation_jobs.py::test_a_time_that_is_none_or_out_of_range_is_refused",
+        "tests/api/test_validation_jobs.py::test_a_past_time_and_a_far_one_are_taken",
+        "tests/api/test_validation_jobs.py::test_a_delay_counts_from_the_database_s_time",
+        "tests/api/test_validation_jobs.py::test_a_delay_that_is_none_or_too_long_is_refused",
+        "tests/api/test_validation_jobs.py::test_an_interval_out_of_range_is_refused",
+    ),
+    "API-07": (
+        "tests/api/test_patching.py::"
+        "test_a_zone_and_an_expression_that_are_not_given_stay_and_what_fires_next_follows",
+        "tests/api/test_patching.py::test_what_is_given_replaces_what_was_there_and_the_rest_stays",
+        "tests/api/test_patching.py::test_of_changes_at_the_same_time_for_one_version_one_is_made",
+        "tests/api/test_patching.py::"
+        "test_what_was_due_is_fired_as_it_was_and_then_only_what_it_is_now",
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""CRN: nights on which clocks are changed, dates that never come, and zones that are none.
+"""CRN: nights on which clocks are changed, dates that never come or are far, zones that are none.
 
 Jobs come in over HTTP, are fired, and are carried out, on a clock that is set by hand. All times
 are in UTC.
@@ -18,10 +18,11 @@ from noonday.api.documents import stamp
 from noonday.domain import cron
 from noonday.domain.model import Kind, RunKey
 from noonday.loops.watchdog import Watchdog
+from noonday.store import Store
 from noonday.store.secretbox import SecretBox
 from noonday.telemetry import Metrics
 from tests.support.clocks import local_zone
-from tests.support.driving import drive, next_of
+from tests.support.driving import drive, ledger, next_of
 from tests.support.invariants import broken
 from tests.support.scripted import Parts, Scripted, carry_out
 from tests.support.servers import Answered, Api, a_context, a_job, running_api
@@ -33,7 +34,6 @@ ON_RECORD = """
 SELECT occurrence_at, materialized_at, outcome, attempts FROM occurrences WHERE job_id = $1
 ORDER BY occurrence_at, kind
 """
-
 
 Wanted = Sequence[tuple[dict[str, Any], Sequence[str]]]
 """Schedules, and when a job of each fires."""
@@ -48,8 +48,7 @@ def by_cron(text: str, zone: str = "UTC", **more: Any) -> dict[str, Any]:
 
 
 class Service:
-    """What a test has its clock set for: an API, a scheduler and a worker, and who looks after
-    them."""
+    """An API, a scheduler, a worker and a janitor, and a watchdog if there is one."""
 
     def __init__(self, api: Api, parts: Parts) -> None:
         self.api = api
@@ -110,7 +109,7 @@ class Service:
 
 
 @pytest.fixture
-async def service(parts: Parts, store: Any, tmp_path: Path) -> AsyncIterator[Service]:
+async def service(parts: Parts, store: Store, tmp_path: Path) -> AsyncIterator[Service]:
     box = SecretBox([bytes(32)])  # that of the worker, too
     async with running_api(a_context(store, tmp_path / "payloads", secretbox=box)) as api:
         yield Service(api, parts)
@@ -502,4 +501,37 @@ async def test_a_timer_of_older_zone_data_fires_once_and_the_next_is_of_the_new(
     await service.until(wanted[-1], step)
     assert await service.fired(job) == wanted
     assert service.repaired == (watched and repaired is not None)
+    assert not await broken(service.store)
+
+
+# --- far dates (API-05) -----------------------------------------------------------------------
+
+
+async def test_a_far_date_is_never_early_and_a_past_one_is_due_at_once(service: Service) -> None:
+    """API-05: delays beyond 2³¹ ms, instants with an odd offset or parts of a microsecond."""
+    start = at("2027-01-01T00:00")
+    await service.begin(start)
+    posted = []
+    for once, due in (
+        ({"delay": "PT2147484S"}, start + timedelta(seconds=2_147_484)),
+        ({"run_at": stamp(start + 60 * DAY)}, start + 60 * DAY),
+        ({"run_at": "2027-03-03T14:00:00.1234567+14:00"}, at("2027-03-03T00:00:00.123457")),
+        ({"run_at": "2037-01-01T00:00:00Z"}, at("2037-01-01")),
+    ):
+        posted.append((await service.post({"type": "once", **once}), due))
+    past = await service.post({"type": "once", "run_at": stamp(start - HOUR)})
+    await service.until(start + MINUTE, MINUTE)
+    async with service.store.transaction() as tx:
+        assert await tx.value("SELECT array_agg(job_id) FROM occurrences") == [past]
+    await service.until(start + 30 * DAY, 5 * DAY)
+    for n, (job, due) in enumerate(posted):
+        assert bool(await ledger(service.store, job)) is (n == 0)
+        assert await next_of(service.store, job) == (None if n == 0 else due)
+    for job, due in posted[1:]:
+        await service.begin(due - timedelta(microseconds=1))
+        await drive(service.scheduler, service.store, due - timedelta(microseconds=1))
+        assert not await ledger(service.store, job)
+        await drive(service.scheduler, service.store, due)
+        await service.carry_out()
+        assert await service.fired(job) == [due]
     assert not await broken(service.store)

@@ -11,11 +11,13 @@ from tests.field.cases import CASES
 
 ROOT = Path(__file__).parents[2]
 WANTED = [
+    *(f"CRN-{n:02}" for n in range(1, 14)),
     *(f"LSE-0{n}" for n in (1, 2, 3)), "LSE-04 (c)", "LSE-05", "LSE-07",
     *(f"RTY-0{n}" for n in range(1, 9)),
-    *(f"DUP-0{n}" for n in (1, 2, 3, 4, 7, 8)),
+    *(f"DUP-0{n}" for n in range(1, 9)),
     *(f"PGD-0{n}" for n in range(1, 8)),
     *(f"FAR-0{n}" for n in range(1, 5)),
+    *(f"API-0{n}" for n in (4, 5, 7)),
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from uuid import UUID
 import aiohttp
 import pytest
 
+from noonday.domain.errors import FenceLost
 from noonday.domain.model import Cron, Interval, Once, parse_run_id
 from noonday.store import Store
 from tests.field.durations import scaled
@@ -288,6 +289,89 @@ async def test_after_a_failover_to_an_earlier_clock_nothing_is_repeated(
     assert {outcome for _, outcome, _ in after} == {"COMPLETE"}
     assert await ledger(store, once) == [(T, "COMPLETE", None)]
     assert len({attempt.run for attempt in executor.attempts}) == len(executor.attempts) == 14
+    assert not await broken(store)
+
+
+# --- a scheduler that slept -------------------------------------------------------------------
+
+ONE_EACH = """
+SELECT job_id, count(*) FILTER (WHERE outcome = 'MISSED' AND reason = 'superseded') AS missed,
+       count(*) FILTER (WHERE outcome <> 'MISSED') AS others
+FROM occurrences WHERE occurrence_at > $1 AND occurrence_at <= $2 GROUP BY 1
+"""
+
+
+@pytest.mark.parametrize("standby", [True, False])
+async def test_a_frozen_scheduler_that_wakes_up_gives_way_or_catches_up_with_one_run_of_each_job(
+    cluster: Cluster, standby: bool
+) -> None:
+    """DUP-06: SIGSTOP, until its leases have run out and some occurrences have been."""
+    _, _, leader = await cluster.start("api", "worker", "scheduler")
+    others = await cluster.start("scheduler") if standby else []
+    await cluster.until(SHARED_OUT, 1 + len(others))
+    made = await post_all(cluster, 6, "/often", REGULARLY | {"overlap": "skip"})
+    since: datetime = await cluster.value(NOW)
+    await cluster.until(FIRED, made, since, len(made), deadline_sec=scaled(20, 120))
+    leader.freeze()
+    await lapse(cluster, leader.pid)
+    frozen_at: datetime = await cluster.value(NOW)
+    for other in others:
+        await cluster.until(LEADS, other.pid)
+    count = scaled(3, 10)
+    await cluster.until(PAST, frozen_at + count * UNIT, deadline_sec=scaled(20, 720))
+    thawed_at: datetime = await cluster.value(NOW)
+    leader.thaw()
+    await eventually(partial(leader.said, "shard.lost"))
+    await cluster.until(FIRED, made, thawed_at, 2 * len(made), deadline_sec=scaled(20, 240))
+    await cluster.until(SHARED_OUT, 1 + len(others))  # it leads again
+    await leader.ready()
+    until: datetime = await cluster.value(NOW)
+    await cluster.drain(scaled(20, 120))
+    await assert_each_time_once(cluster, since, until, len(made))
+    if not standby:
+        async with cluster.store.transaction() as tx:
+            rows = await tx.rows(ONE_EACH, frozen_at, thawed_at)
+        assert len(rows) == len(made)
+        for row in rows:
+            assert row["missed"] >= count - 1
+            assert row["others"] <= 1, "the latest, unless a later one was due already"
+    assert await cluster.check() == []
+
+
+@pytest.mark.parametrize("standby", [True, False])
+async def test_what_a_scheduler_had_in_mind_before_it_slept_is_not_written(
+    store: Store, parts: Parts, standby: bool
+) -> None:
+    """DUP-06: ten minutes of which its own clock knows nothing."""
+    store.now = T
+    (job,) = await arm(store, Cron("* * * * *", overlap="skip"), T)
+    sleeper, other, executor = parts.scheduler(), parts.scheduler(), Scripted()
+    worker = parts.worker(executor)
+    await drive(sleeper, store, T)
+    await carry_out(worker)
+    if standby:
+        for n in range(1, 11):
+            await drive(other, store, T + n * MINUTE)
+            await carry_out(worker)
+    store.now = woken = T + 11 * MINUTE
+    if standby:
+        await other.keep_shards()
+    before = await ledger(store, job)
+    with pytest.raises(FenceLost):
+        await sleeper.tick()
+    assert await ledger(store, job) == before
+    await drive(sleeper, store, woken)
+    assert bool(sleeper.epochs) is not standby
+    for scheduler in (other, sleeper):  # which has its share again
+        await drive(scheduler, store, woken)
+    await carry_out(worker)
+    slept = [T + n * MINUTE for n in range(1, 11)]
+    what = ("COMPLETE", None) if standby else ("MISSED", "superseded")
+    assert await ledger(store, job) == [
+        (T, "COMPLETE", None), *[(at, *what) for at in slept], (woken, "COMPLETE", None)
+    ]  # fmt: skip
+    ran = [attempt.run.occurrence_at for attempt in executor.attempts]
+    assert ran == [T, *(slept if standby else []), woken]
     assert not await broken(store)
 
 

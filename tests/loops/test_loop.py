@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 from structlog.testing import capture_logs
 
 from noonday import loops
 from noonday.loops import Loop
+from noonday.server import Node
+from noonday.settings import Settings
+from noonday.store import Store
+from noonday.store.backlogs import Backlogs
+from noonday.store.wakeups import Wakeups
 from noonday.telemetry import Metrics
 from tests.support.holds import eventually
 
@@ -96,3 +106,46 @@ async def test_finishing_lets_the_tick_under_way_end_and_begins_no_other() -> No
     go.set()
     await finishing
     assert ended == [True]
+
+
+@pytest.mark.parametrize("how", ["hangs", "fails", "is killed"])
+async def test_a_loop_that_does_not_tick_makes_its_process_unready(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    now, go = [1_000.0], asyncio.Event()
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
+    monkeypatch.setattr(loops, "time", clock)
+    healthy, calls = Tick(0), 0
+
+    async def tick() -> int:
+        nonlocal calls
+        calls += 1
+        if calls > 1 and how == "hangs":
+            await go.wait()
+        if calls > 1 and how == "fails":
+            raise OSError("away")
+        return 0
+
+    async with AsyncExitStack() as stack:
+        id = uuid4()
+        node = Node(
+            "scheduler", Settings(home=tmp_path), id, "a node", store, Metrics(), Wakeups(store),
+            Backlogs(store, id), [], stack, None,
+        )  # fmt: skip
+        well = node.loop("well", healthy, pause_sec=1.0, sleep_for=lambda: 60)
+        ill = node.loop("ill", tick, pause_sec=1.0, sleep_for=lambda: 60)
+        await eventually(lambda: calls == 1 and healthy.calls == 1)
+        assert set((await node.checks()).values()) == {None}
+        if how == "is killed":
+            assert ill._task is not None
+            ill._task.cancel()
+        else:
+            ill.wake()
+            await eventually(lambda: calls > 1)
+        now[0] += 16.0  # 15 s and the longest pause
+        ticked = healthy.calls
+        well.wake()
+        await eventually(lambda: healthy.calls > ticked and well.is_ticking())
+        stalled = {name for name, fault in (await node.checks()).items() if fault}
+        assert stalled == {"loop ill"}
+        go.set()

@@ -93,6 +93,41 @@ async def test_after_any_time_down_each_nominal_time_is_in_the_ledger_once_and_t
     assert not await broken(store)
 
 
+@pytest.mark.parametrize("down", [130 * SECOND, 3 * HOUR, 3 * DAY])
+async def test_where_misfires_are_skipped_none_of_an_outage_runs_and_each_is_on_record(
+    store: Store, parts: Parts, down: timedelta
+) -> None:
+    """One that is merely late, with no later one due yet, is no outage and runs."""
+    store.now = stopped = T - 10 * SECOND
+    (minutely,) = await arm(store, Cron("* * * * *", overlap="allow", misfire="skip"), T)
+    (daily,) = await arm(store, Cron("0 9 * * *", misfire="skip"), T)
+    scheduler, executor = parts.scheduler(), Scripted()
+    worker = parts.worker(executor)
+    await drive(scheduler, store, stopped)
+    returned = stopped + down
+    await drive(scheduler, store, returned)
+    await parts.janitor().tick()
+    await drive(scheduler, store, returned)
+    await carry_out(worker)
+    next_minute = returned.replace(second=0) + MINUTE
+    assert await ledger(store, minutely) == [
+        (at, "MISSED", "misfire") for at in every(MINUTE, T, next_minute)
+    ]
+    nines = every(DAY, T, returned + DAY)
+    assert await ledger(store, daily) == (
+        [(T, "COMPLETE", None)] if down < DAY else [(at, "MISSED", "misfire") for at in nines]
+    )
+    assert await next_of(store, minutely) == next_minute
+    assert await next_of(store, daily) == T + len(nines) * DAY
+
+    await drive(scheduler, store, next_minute)
+    await carry_out(worker)
+    assert (await ledger(store, minutely))[-1] == (next_minute, "COMPLETE", None)
+    ran = {attempt.run.occurrence_at for attempt in executor.attempts}
+    assert ran == ({T, next_minute} if down < DAY else {next_minute})
+    assert not await broken(store)
+
+
 def every(step: timedelta, start: datetime, end: datetime) -> list[datetime]:
     """An independent calendar: from ``start`` up to before ``end``."""
     return [start + n * step for n in range((end - start) // step)]

@@ -506,7 +506,8 @@ class Metrics:
         self._stragglers(table).inc(count)
 
     def repaired(self, what: str) -> None:
-        """A recurring job was ``unarmed``, or its timer stood ``ahead`` of its next occurrence."""
+        """A recurring job was ``unarmed``, or its timer stood ``ahead`` of its next occurrence, or
+        ``beside`` all of them."""
         self._repaired(what).inc(1)
 
     def notified(self, direction: str, count: int = 1) -> None:

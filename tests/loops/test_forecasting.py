@@ -110,6 +110,55 @@ async def test_what_is_not_to_run_is_not_counted(store: Store) -> None:
     assert (await totals(store))[0][0] == 2
 
 
+@pytest.mark.parametrize(
+    ("wanted", "each_hour"),
+    [
+        (HOURLY, 1),
+        (Cron("0 * * * *", jitter_sec=30), 1),
+        (Cron("H * * * *"), 1),
+        (Cron("*/30 * * * * *"), 120),
+        (Interval(1_200, START), 3),
+        (Interval(20, START), 180),
+    ],
+)
+async def test_a_job_counts_as_often_as_it_still_runs(
+    store: Store, wanted: Cron | Interval, each_hour: int
+) -> None:
+    """One has four hours of its occurrences left, one more than the forecast has."""
+    now = START + timedelta(seconds=20)
+    for hours in (4, HOURS + 9):
+        limited = msgspec.structs.replace(wanted, max_occurrences=7 + hours * each_hour)
+        await armed(store, limited, now, seq=8)
+    await make(forecasting_of(store), store, now)
+    found = await totals(store)
+    few = 3 + each_hour // 60  # at the ends, where not all of a minute or of a draw belongs to it
+    total = sum(number for number, _ in found.values())
+    assert total == pytest.approx((4 + HOURS) * each_hour, abs=few)
+    later = sum(number for minute, (number, _) in found.items() if minute > 60 * 5)
+    assert later == pytest.approx((HOURS - 5) * each_hour, abs=few)
+
+
+async def test_of_a_job_whose_timer_is_late_it_is_not_known_how_much_is_left(store: Store) -> None:
+    now = START + timedelta(seconds=20)
+    limited = msgspec.structs.replace(HOURLY, max_occurrences=3)
+    await armed(store, limited, now, 2)
+    async with store.transaction() as tx:
+        await tx.execute("UPDATE timers SET due_at = due_at - interval '1 day'")
+    await make(forecasting_of(store), store, now)
+    assert len(await totals(store)) == HOURS
+
+
+async def armed(store: Store, wanted: Cron | Interval, now: datetime, seq: int) -> None:
+    """A job whose timer stands at its next occurrence, of this number."""
+    job = seeds.new_job(seeds.spec_of(wanted), START)
+    delay = schedule.jitter(job.id, wanted.jitter_sec)
+    at = schedule.next_after(wanted, now - delay, job.id)
+    assert at is not None
+    async with store.transaction() as tx:
+        await jobs.insert(tx, [job])
+        await timers.arm(tx, [Timer(job.id, at, at + delay, 1, seq, 0)], now)
+
+
 async def test_a_draw_is_that_of_each_job(store: Store) -> None:
     await add(store, Cron("H * * * *"), 40)
     await make(forecasting_of(store), store)

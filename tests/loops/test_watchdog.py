@@ -183,6 +183,47 @@ async def test_the_end_of_a_job_holds_for_it_as_well(store: Store, parts: Parts)
     assert repaired(metrics) == {"unarmed": 2}
 
 
+@pytest.mark.parametrize("lost", [True, False])
+async def test_what_ran_and_was_pruned_counts_among_so_many_occurrences(
+    store: Store, parts: Parts, lost: bool
+) -> None:
+    scheduler, (dog, metrics) = parts.scheduler(), a_watchdog(store)
+    (job,) = await arm(store, Cron("0 * * * *", overlap="allow", max_occurrences=5), T)
+    await execute(store, "UPDATE timers SET seq = 1")
+    await execute(store, "UPDATE jobs SET first_at = $1", T)
+    for n in range(3):
+        await drive(scheduler, store, T + n * HOUR)
+    await execute(store, "DELETE FROM runs")
+    await execute(store, "UPDATE ledger_start SET starts_at = $1", T + 2 * HOUR - MINUTE)
+    await execute(store, "DELETE FROM occurrences WHERE occurrence_at < $1", T + 2 * HOUR)
+    await execute(
+        store,
+        "DELETE FROM timers" if lost else "UPDATE timers SET due_at = $1, occurrence_at = $1",
+        *([] if lost else [T + 30 * HOUR]),
+    )
+    await look(store, dog)
+    assert repaired(metrics) == {"unarmed" if lost else "ahead": 1}
+    await drive(scheduler, store, T + 3 * HOUR)
+    await drive(scheduler, store, T + 9 * HOUR)
+    assert await outcomes(store, job) == [(2, None), (3, None), (4, None)]
+    assert await value(store, "SELECT state FROM jobs") == "ENDED"
+
+
+async def test_what_was_decided_by_a_clock_that_was_ahead_is_left_as_it_is(
+    store: Store, parts: Parts
+) -> None:
+    scheduler, (dog, metrics) = parts.scheduler(), a_watchdog(store)
+    (job,) = await arm(store, HOURLY, T)
+    for n in range(4):
+        await drive(scheduler, store, T + n * HOUR)
+    store.now = T + HOUR + MINUTE
+    before = await timers(store)
+    await look(store, dog)
+    assert await timers(store) == before
+    assert repaired(metrics) == {}
+    assert len(await outcomes(store, job)) == 4
+
+
 async def test_many_are_repaired_a_few_at_a_time(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,15 +2,18 @@
 
 An occurrence that nobody arms is a job that has stopped without a word. So every job in service is
 looked at again and again, a slice at a time: its timer stands at its next nominal time, or at an
-earlier one that is still to be fired. One that has no timer, or one that stands further on, gets
+earlier one that is still to be fired. One that has no timer, or one that stands elsewhere, gets
 it where its ledger ends: what was passed over is decided as after an outage, and is on record.
+
+A timer that stands at no nominal time was armed by older data of its time zone.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -19,6 +22,7 @@ import structlog
 from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import MICROSECOND, Cron, Interval, JobSpec, Once, shard_of
+from noonday.domain.pausing import stretch
 from noonday.store import Row, Store, Tx, jobs, locks, timers, watch
 from noonday.store.timers import Timer
 from noonday.store.wakeups import TIMERS
@@ -34,6 +38,8 @@ LOOKED_FOR: Final = 100
 takes milliseconds each."""
 PASS: Final = timedelta(minutes=10)
 """From the beginning of one pass over all jobs to that of the next, at least."""
+
+_LEVELS: Final = {"unarmed": logging.ERROR, "ahead": logging.ERROR, "beside": logging.WARNING}
 
 _START: Final = UUID(int=0)
 _read: Final = msgspec.json.Decoder(JobSpec).decode
@@ -105,43 +111,59 @@ class Watchdog:
         return wrong is not None
 
     async def _repair(self, tx: Tx, wrong: _Wrong) -> None:
-        job, wanted, now = wrong
+        job, wanted, at = wrong.job, wrong.wanted, wrong.belongs_at
         job_id: UUID = job["id"]
-        gone = await timers.disarm(tx, job_id)
-        last_at = await watch.accounted(tx, job_id)
-        at = schedule.next_after(wanted, last_at or job["created_at"] - MICROSECOND, job_id)
-        seq = 1
-        if wanted.max_occurrences is not None:
-            seq += await watch.count(tx, job_id, wanted.max_occurrences)
+        await timers.disarm(tx, job_id)
+        seq = 1 if at is None else await _number(tx, job, wanted, at)
         if at is None or not schedule.is_within(wanted, at, seq):
-            await jobs.end(tx, [(job_id, job["schedule_version"])], now)
+            await jobs.end(tx, [(job_id, job["schedule_version"])], wrong.now)
         else:
             due_at = at + schedule.jitter(job_id, wanted.jitter_sec)
             timer = Timer(job_id, at, due_at, job["schedule_version"], seq, shard_of(job_id))
-            await timers.arm(tx, [timer], now)
+            await timers.arm(tx, [timer], wrong.now)
             tx.wakes.add(TIMERS)
-        what = "unarmed" if gone is None else "ahead"
-        self._metrics.repaired(what)
-        log.error("job.repaired", job_id=str(job_id), reason=what)
+        self._metrics.repaired(wrong.how)
+        log.log(_LEVELS[wrong.how], "job.repaired", job_id=str(job_id), reason=wrong.how)
 
 
 class _Wrong(NamedTuple):
-    """A job whose timer does not stand where it should: its row, its schedule, and the time."""
+    """A job whose timer does not stand where it should."""
 
     job: Row
     wanted: Cron | Interval
     now: datetime
+    stands_at: datetime | None
+    """None: it has none."""
+    belongs_at: datetime | None
+    """None: nothing of the job is left."""
+
+    @property
+    def how(self) -> Literal["unarmed", "ahead", "beside"]:
+        """What is wrong: beside is an instant that the schedule does not name."""
+        at = self.stands_at
+        if at is None:
+            return "unarmed"
+        is_named = schedule.next_after(self.wanted, at - MICROSECOND, self.job["id"]) == at
+        return "ahead" if is_named else "beside"
 
 
 async def _wrong(tx: Tx, job_id: UUID, tenant_id: int) -> _Wrong | None:
-    """None: its timer stands at its next nominal time, or before; or it needs none."""
+    """None: its timer stands at its next nominal time, or at one that has come; or it needs
+    none."""
     job, now = await jobs.one(tx, job_id, tenant_id), await tx.moment()
     if job is None or job["state"] != "ACTIVE" or (wanted := _schedule(job, now)) is None:
         return None
-    timer, at = await timers.of_job(tx, job_id), schedule.next_after(wanted, now, job_id)
-    if timer is not None and (at is None or timer["occurrence_at"] <= at):
+    timer = await timers.of_job(tx, job_id)
+    stands_at = None if timer is None else timer["occurrence_at"]
+    if stands_at is not None and stands_at <= now:
         return None
-    return _Wrong(job, wanted, now)
+    since = max(await watch.accounted(tx, job_id), job["created_at"] - MICROSECOND)
+    belongs_at = schedule.next_after(wanted, since, job_id)
+    # (What has been decided already may lie ahead: the clock was set back.)
+    right = (schedule.next_after(wanted, now, job_id), belongs_at)
+    if stands_at is not None and stands_at in right:
+        return None
+    return _Wrong(job, wanted, now, stands_at, belongs_at)
 
 
 def _schedule(job: Row, now: datetime) -> Cron | Interval | None:
@@ -153,3 +175,15 @@ def _schedule(job: Row, now: datetime) -> Cron | Interval | None:
     except (msgspec.MsgspecError, ScheduleError):
         return None
     return None if isinstance(wanted, Once) else wanted
+
+
+async def _number(tx: Tx, job: Row, wanted: Cron | Interval, at: datetime) -> int:
+    """The number of an occurrence of a job, where that matters. It is that of the calendar, since
+    the ledger may begin later; where that is too long, it is that of the ledger."""
+    first_at, most = job["first_at"], wanted.max_occurrences
+    if most is None or at <= first_at:
+        return 1
+    before = stretch(wanted, first_at, at - MICROSECOND, job["id"], most).number
+    if before is None:
+        before = await watch.count(tx, job["id"], first_at, most)
+    return 1 + before

@@ -48,24 +48,28 @@ SELECT greatest(
     (SELECT occurrence_at FROM occurrences WHERE job_id = $1 AND kind = 0
      ORDER BY occurrence_at DESC LIMIT 1),
     (SELECT max(to_at) FROM occurrence_ranges WHERE job_id = $1),
-    (SELECT max(until_at) FROM schedule_versions WHERE job_id = $1))
+    (SELECT max(until_at) FROM schedule_versions WHERE job_id = $1),
+    (SELECT starts_at - interval '1 microsecond' FROM ledger_start))
 """
 
 
-async def accounted(tx: Tx, job_id: UUID) -> datetime | None:
-    """Up to when a job's nominal times are on record, or are those of a schedule that it had."""
-    found: datetime | None = await tx.value(LAST, job_id)
+async def accounted(tx: Tx, job_id: UUID) -> datetime:
+    """Up to when a job's nominal times are on record, were so and have been pruned, or are those of
+    a schedule that it had."""
+    found: datetime = await tx.value(LAST, job_id)
     return found
 
 
 COUNT: Final = """
-SELECT (SELECT count(*) FROM (SELECT FROM occurrences WHERE job_id = $1 AND kind = 0
-                              LIMIT $2) AS few)::int
-       + coalesce((SELECT sum(count) FROM occurrence_ranges WHERE job_id = $1), 0)::int
+SELECT (SELECT count(*) FROM (SELECT FROM occurrences
+                              WHERE job_id = $1 AND occurrence_at >= $2 AND kind = 0
+                              LIMIT $3) AS few)::int
+       + coalesce((SELECT sum(count) FROM occurrence_ranges
+                   WHERE job_id = $1 AND to_at >= $2), 0)::int
 """
 
 
-async def count(tx: Tx, job_id: UUID, most: int) -> int:
+async def count(tx: Tx, job_id: UUID, since: datetime, most: int) -> int:
     """How many of a job's nominal times are on record, counted up to ``most``."""
-    found: int = await tx.value(COUNT, job_id, most)
+    found: int = await tx.value(COUNT, job_id, since, most)
     return found

@@ -86,8 +86,9 @@ def plan(row: Row, epoch: int | None, now: datetime, limit: int) -> Due | Unread
     except Exception as error:
         return Unreadable.because(job_id, "the schedule cannot be computed", error)
     fired = Fired(job_id, row["due_at"], row["schedule_version"], row["seq"], row["shard"], epoch)
-    late = any(now - entry.due_at > LATE for entry in entries) or any(
-        now - each.from_at - jitter > LATE for each in ranges
+    # (Both are in order of time.)
+    late = (bool(entries) and now - entries[0].due_at > LATE) or (
+        bool(ranges) and now - ranges[0].from_at - jitter > LATE
     )
     recurs = not isinstance(wanted, Once)
     return Due(fired, tuple(entries), tuple(ranges), rearm, work_of(row), recurs, late)

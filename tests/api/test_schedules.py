@@ -158,6 +158,49 @@ async def test_what_a_job_could_not_have_is_refused_by_name(
     assert [fault["pointer"] for fault in answer.body["errors"]] == [pointer]
 
 
+MINUTELY: dict[str, Any] = {"type": "interval", "interval_sec": 60}
+VALID: dict[str, dict[str, Any]] = {
+    "cron": {"cron": "0 8 * * *"},
+    "interval": {"interval_sec": 3_600},
+    "once": {"delay": "P9D"},
+}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (PARIS | {"timezone": "Mars/Phobos"}, "timezone"),
+    (PARIS | {"cron": "0 0 31 2,4,6,9,11 *"}, "cron"),
+    (PARIS | {"cron": "* * * * * " * 40}, "cron"),
+    (PARIS | {"starts_at": "2199-12-31T23:00:00Z"}, "starts_at"),
+    (PARIS | {"ends_at": "2000-01-01T00:00:00Z"}, "ends_at"),
+    (PARIS | {"cron": "0 0 29 2 *", "ends_at": "2027-12-31T00:00:00Z"}, "ends_at"),
+    (MINUTELY | {"ends_at": "2000-01-01T00:00:00Z"}, "ends_at"),
+    (MINUTELY | {"starts_at": "2050-01-02T00:00:00Z", "ends_at": "2050-01-01T00:00:00Z"},
+     "ends_at"),
+    (MINUTELY | {"max_occurrences": 0}, "max_occurrences"),
+    (MINUTELY | {"interval_sec": 0}, "interval_sec"),
+    (MINUTELY | {"interval_sec": 1_000 * 366 * 86_400}, "interval_sec"),
+    ({"type": "once", "run_at": "2027-02-30T00:00:00Z"}, "run_at"),
+    ({"type": "once", "run_at": "9999-12-31T23:59:59Z"}, "run_at"),
+    ({"type": "once", "delay": "P1000Y"}, "delay"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schedule", "field"), REFUSED)
+async def test_a_schedule_that_cannot_be_is_refused_alike_wherever_it_is_given(
+    api: Api, schedule: dict[str, Any], field: str
+) -> None:
+    job = await api.admin.create(schedule={"type": schedule["type"]} | VALID[schedule["type"]])
+    body, change = a_job(schedule=schedule), {"schedule": schedule}
+    batch = await api.admin.post("/v1/jobs:batch", {"atomic": False, "jobs": [{"job": body}]})
+    for problem in (
+        (await api.admin.post("/v1/jobs", body)).body,
+        batch.body["results"][0]["problem"],
+        (await preview(api, schedule)).body,
+        (await api.admin.call("PATCH", f"/v1/jobs/{job}", change, if_match="*")).body,
+    ):
+        assert problem["status"] == 422, problem
+        assert [fault["pointer"] for fault in problem["errors"]] == [f"/schedule/{field}"]
+    assert await value(api.store, "SELECT count(*) FROM jobs") == 1
+
+
 @pytest.mark.parametrize("after", ["1970-01-01T00:00:00Z", "2199-12-31T23:59:59Z"])
 async def test_any_instant_may_be_asked_about(api: Api, after: str) -> None:
     answer = await preview(api, PARIS, after=after, count=100)

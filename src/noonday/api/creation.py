@@ -256,11 +256,8 @@ def plan(
     try:
         wanted = request.schedule(now, jitter_sec)
         first_at = schedule.first(wanted, job_id, now)
-        if first_at is None and getattr(request.wanted, "ends_at", None) is not None:
-            detail = "leaves no occurrence from now on"
-            raise at_fault("/schedule/ends_at", "out_of_range", detail)
         if first_at is None:
-            raise at_fault("/schedule", "never_fires", "leaves no occurrence before 2200-01-01")
+            raise nothing_left(wanted)
         schedule.check(wanted, job_id)
         planned = schedule.plan(wanted, first_at, job_id, now)
     except ScheduleError as error:
@@ -276,6 +273,13 @@ def plan(
             f"must not lie before {ledger_start:%Y-%m-%d}, where the ledger begins",
         )
     return wanted, first_at, planned
+
+
+def nothing_left(wanted: Schedule) -> Problem:
+    """A schedule that has no occurrence from now on."""
+    if isinstance(wanted, Once) or wanted.ends_at is None:
+        return at_fault("/schedule", "never_fires", "leaves no occurrence before 2200-01-01")
+    return at_fault("/schedule/ends_at", "out_of_range", "leaves no occurrence from now on")
 
 
 def at_fault(pointer: str, code: str, detail: str) -> Problem:

@@ -13,6 +13,7 @@ from noonday.api import bodies, showing
 from noonday.api.auth import KNOWN_SEC
 from noonday.api.checks import ANY_JOB, check_lane, check_schedule
 from noonday.api.context import caller_of, context_of, hot_of, lanes_of
+from noonday.api.creation import nothing_left
 from noonday.api.documents import FireDocument, PreviewDocument, schedule_document, stamp
 from noonday.api.pages import json
 from noonday.api.problems import invalid
@@ -43,6 +44,8 @@ async def show(request: Request) -> Response:
     jitter_sec = usual_jitter(lanes[body.lane], caller_of(request).jitter_sec)
     wanted = schedule_of(body.schedule, now, jitter_sec)
     fires = preview.fires(wanted, ANY_JOB, body.after, now, body.count)
+    if not fires and body.after is None:
+        raise nothing_left(wanted)
     return json(
         PreviewDocument(
             schedule_document(wanted),

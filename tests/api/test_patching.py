@@ -566,6 +566,24 @@ async def test_a_cancelled_job_does_not_change(api: Api) -> None:
     assert (answer.status, answer.code) == (409, "job_cancelled")
 
 
+@pytest.mark.parametrize("misfire", ["one", "skip"])
+async def test_what_was_decided_by_a_clock_that_was_ahead_is_not_decided_again(
+    api: Api, misfire: str
+) -> None:
+    job = await made(api, minutely(misfire=misfire))
+    await tick(api.store, T + 5 * MINUTE)
+    await tick(api.store, T + 6 * MINUTE)
+    before = await lines(api, job)
+    api.store.now = T + 2 * MINUTE + HALF  # it was set back
+    answer = await change(api, job, schedule={"starts_at": stamp(T - MINUTE)})
+    assert fires(answer)[:2] == [7, 8]
+    await tick(api.store, T + 12 * MINUTE + HALF)
+    missed = {"one": ((7, 11), "MISSED", "superseded"), "skip": ((7, 12), "MISSED", "misfire")}
+    found = await lines(api, job)
+    assert found[: len(before) + 1] == [*before, missed[misfire]]
+    assert not await broken(api.store)
+
+
 async def test_more_overdue_than_is_decided_at_once_is_left_out_on_record(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

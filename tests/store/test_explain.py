@@ -684,7 +684,7 @@ async def check_watchdog(made: Explained) -> None:
         watch.SLICE: lambda tx: watch.active(tx, UUID(int=0), 1_000),
         watch.ARMED: lambda tx: watch.armed(tx, expected),
         watch.OVERDUE: lambda tx: watch.overdue(tx, job_ids, NOW),
-        watch.LAST: lambda tx: watch.accounted(tx, job_ids[0]),
+        occurrences.ACCOUNTED: lambda tx: occurrences.accounted(tx, job_ids[0]),
         watch.COUNT: lambda tx: watch.count(tx, job_ids[0], NOW - DAY, 100),
     }.items():
         plan = await made.plan(statement, call)

@@ -153,10 +153,11 @@ async def _require_left(tx: Tx, draft: Draft, stands: Stands, schedule_changes: 
 async def _first(
     tx: Tx, job_id: UUID, wanted: Schedule, first: datetime, now: datetime
 ) -> datetime:
-    """Where a schedule begins that comes in place of another: later than ``now``, which is on
-    record, or at the one time that it names."""
+    """Where a schedule begins that comes in place of another: later than ``now`` and all that is on
+    record, which may lie ahead of a clock that was set back; or at the one time that it names."""
     if not isinstance(wanted, Once):
-        later = first if first > now else schedule.next_after(wanted, now, job_id)
+        since = max(now, await occurrences.accounted(tx, job_id))
+        later = first if first > since else schedule.next_after(wanted, since, job_id)
         if later is None:
             raise at_fault("/schedule", "never_fires", "leaves no occurrence before 2200-01-01")
         return later

@@ -23,7 +23,7 @@ from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import MICROSECOND, Cron, Interval, JobSpec, Once, shard_of
 from noonday.domain.pausing import stretch
-from noonday.store import Row, Store, Tx, jobs, locks, timers, watch
+from noonday.store import Row, Store, Tx, jobs, locks, occurrences, timers, watch
 from noonday.store.timers import Timer
 from noonday.store.wakeups import TIMERS
 from noonday.telemetry import Metrics
@@ -157,7 +157,7 @@ async def _wrong(tx: Tx, job_id: UUID, tenant_id: int) -> _Wrong | None:
     stands_at = None if timer is None else timer["occurrence_at"]
     if stands_at is not None and stands_at <= now:
         return None
-    since = max(await watch.accounted(tx, job_id), job["created_at"] - MICROSECOND)
+    since = max(await occurrences.accounted(tx, job_id), job["created_at"] - MICROSECOND)
     belongs_at = schedule.next_after(wanted, since, job_id)
     # (What has been decided already may lie ahead: the clock was set back.)
     right = (schedule.next_after(wanted, now, job_id), belongs_at)

@@ -305,6 +305,23 @@ async def is_there(tx: Tx, job_id: UUID, occurrence_at: datetime) -> bool:
     return await tx.value(IS_THERE, job_id, occurrence_at) is not None
 
 
+ACCOUNTED: Final = """
+SELECT greatest(
+    (SELECT occurrence_at FROM occurrences WHERE job_id = $1 AND kind = 0
+     ORDER BY occurrence_at DESC LIMIT 1),
+    (SELECT max(to_at) FROM occurrence_ranges WHERE job_id = $1),
+    (SELECT max(until_at) FROM schedule_versions WHERE job_id = $1),
+    (SELECT starts_at - interval '1 microsecond' FROM ledger_start))
+"""
+
+
+async def accounted(tx: Tx, job_id: UUID) -> datetime:
+    """Up to when a job's nominal times are on record, were so and have been pruned, or are those of
+    a schedule that it had."""
+    found: datetime = await tx.value(ACCOUNTED, job_id)
+    return found
+
+
 LEDGER: Final = f"""
 SELECT job_id, occurrence_at, kind, due_at, materialized_at, outcome, reason, blocking_run,
        ended_at, attempts, schedule_version,

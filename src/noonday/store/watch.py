@@ -43,23 +43,6 @@ async def overdue(tx: Tx, job_ids: Sequence[UUID], now: datetime) -> set[UUID]:
     return {row["job_id"] for row in rows}
 
 
-LAST: Final = """
-SELECT greatest(
-    (SELECT occurrence_at FROM occurrences WHERE job_id = $1 AND kind = 0
-     ORDER BY occurrence_at DESC LIMIT 1),
-    (SELECT max(to_at) FROM occurrence_ranges WHERE job_id = $1),
-    (SELECT max(until_at) FROM schedule_versions WHERE job_id = $1),
-    (SELECT starts_at - interval '1 microsecond' FROM ledger_start))
-"""
-
-
-async def accounted(tx: Tx, job_id: UUID) -> datetime:
-    """Up to when a job's nominal times are on record, were so and have been pruned, or are those of
-    a schedule that it had."""
-    found: datetime = await tx.value(LAST, job_id)
-    return found
-
-
 COUNT: Final = """
 SELECT (SELECT count(*) FROM (SELECT FROM occurrences
                               WHERE job_id = $1 AND occurrence_at >= $2 AND kind = 0

@@ -265,6 +265,7 @@ class _Walk:
         # What is decided last, as a whole. (Of two of which none is to run, one alone would look as
         # if it were merely late.)
         last = MOST_CAUGHT_UP if runs_all else 2 if skips else 1
+        limit = max(limit, last // 4)  # those are walked through each time
         real = [0] if runs_all or not self._is_left_out(due[0]) else []
         while self._is_due(at):
             if len(real) > last and real[-last] >= limit:

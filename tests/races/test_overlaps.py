@@ -69,16 +69,14 @@ def following(job: UUID) -> list[Step]:
     """All that is decided of those that wait, in its steps."""
     key = key_of(job)
 
-    async def lock(tx: Tx) -> None:
-        await locks.own_tenant(tx, seeds.TENANT)
-
     async def make_way(tx: Tx) -> int:
+        await locks.own_tenant(tx, seeds.TENANT)  # which neither a tick nor a settle asks for
         return await overlaps.supersede(tx, [key]) + await overlaps.replace(tx, [key])
 
     async def follow(tx: Tx) -> int:
         return await overlaps.follow(tx, [key])
 
-    return [lock, make_way, follow]
+    return [make_way, follow]
 
 
 def settling(lease: Held) -> list[Step]:

@@ -299,6 +299,23 @@ async def test_what_fell_due_before_a_cancel_is_on_record(api: Api) -> None:
     assert not await broken(api.store)
 
 
+@pytest.mark.parametrize("misfire", ["one", "skip", "all"])
+async def test_however_much_fell_due_before_a_cancel_all_of_it_is_on_record(
+    api: Api, monkeypatch: pytest.MonkeyPatch, misfire: str
+) -> None:
+    monkeypatch.setattr("noonday.store.cancels.MOST_CLOSED", 3)
+    at = datetime.now(UTC) - timedelta(seconds=10_000)
+    schedule = {"type": "interval", "interval_sec": 10, "starts_at": "2050-01-01T00:00:00Z"}
+    job_id = await overdue(api, schedule | {"misfire": misfire}, "starts_at", at)
+    await api.admin.delete(f"/v1/jobs/{job_id}")
+    ledger = await ledger_of(api, job_id)
+    rest = ledger[0]
+    assert (rest["outcome"], rest["reason"]) == ("SKIPPED", "cancelled")
+    numbers = [(line["range"] or {"count": 1})["count"] for line in ledger]
+    assert sum(numbers) in (1_001, 1_002), "the time goes on"
+    assert not await broken(api.store)
+
+
 async def test_a_late_one_off_job_that_is_cancelled_is_on_record(api: Api) -> None:
     job_id = await overdue(api, LATER, "run_at", datetime.now(UTC) - timedelta(minutes=1))
     await api.admin.delete(f"/v1/jobs/{job_id}")

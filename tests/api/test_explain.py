@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from noonday.api.documents import stamp
 from noonday.domain.breaker import pauses, target_of
 from noonday.domain.catch_up import Delay, Report
 from noonday.domain.explaining import Constraint
@@ -15,6 +16,7 @@ from noonday.domain.lane_clock import LaneReport
 from noonday.domain.ranking import queued, seconds
 from noonday.domain.roles import Role
 from noonday.store import targets, workers
+from tests.support.changing import MINUTE, T, minutely, tick
 from tests.support.database_locks import value
 from tests.support.outcomes import bring
 from tests.support.servers import NOW, Api
@@ -136,6 +138,19 @@ async def test_a_job_that_was_stopped_says_why(
     assert told["constraint"] == constraint
     assert "no more" in told["detail"]
     assert told["since"] is not None
+
+
+@pytest.mark.parametrize(("most", "reason"), [(1, "grace"), (5, "misfire")])
+async def test_what_has_ended_by_what_it_missed_says_so(api: Api, most: int, reason: str) -> None:
+    wanted = minutely(
+        misfire="skip", max_occurrences=most, grace_sec=1, starts_at=stamp(T + MINUTE)
+    )
+    api.store.now = T
+    job = await api.admin.create(schedule=wanted)
+    await tick(api.store, T + 10 * MINUTE)
+    told = await explained(api, job)
+    assert (told["constraint"], told["since"]) == (Constraint.ENDED, stamp(T + 10 * MINUTE))
+    assert f"MISSED ({reason})" in told["detail"]
 
 
 @pytest.mark.parametrize(("how", "outcome"), [("complete", "COMPLETE"), ("dead", "FAILED")])

@@ -584,6 +584,43 @@ async def test_what_was_decided_by_a_clock_that_was_ahead_is_not_decided_again(
     assert not await broken(api.store)
 
 
+@pytest.mark.parametrize("minute", [1, 10, 29])
+async def test_a_time_that_was_missed_is_not_run_by_a_job_that_is_to_run_once(
+    api: Api, minute: int
+) -> None:
+    job = await made(api)
+    await tick(api.store, T + 30 * MINUTE)
+    assert ((1, 29), "MISSED", "superseded") in await lines(api, job)
+    once = {"type": "once", "run_at": stamp(T + minute * MINUTE)}
+    refused = await patch(api.admin, job, {"schedule": once})
+    assert refused.status == 422
+    assert [(e["pointer"], e["code"]) for e in refused.body["errors"]] == [
+        ("/schedule/run_at", "conflict")
+    ]
+    later = once | {"run_at": stamp(T + 31 * MINUTE)}
+    assert (await patch(api.admin, job, {"schedule": later})).status == 200
+
+
+@pytest.mark.parametrize("minutes", [4, 5])
+async def test_an_end_that_leaves_nothing_is_refused_by_its_name(api: Api, minutes: int) -> None:
+    job = await made(api)
+    api.store.now = T + 5 * MINUTE
+    change = {"schedule": {"ends_at": stamp(T + minutes * MINUTE), "interval_sec": 300}}
+    refused = await patch(api.admin, job, change)
+    assert [e["pointer"] for e in refused.body["errors"]] == ["/schedule/ends_at"]
+
+
+async def test_what_waits_for_its_turn_after_an_outage_is_fired_before_a_change(api: Api) -> None:
+    job = await made(api)
+    async with api.store.transaction() as tx:
+        await tx.execute("UPDATE timers SET due_at = due_at + interval '1 hour'")
+    api.store.now = T + 5 * MINUTE + HALF
+    await change(api, job, schedule={"interval_sec": 3600})
+    assert await lines(api, job) == [
+        (0, None, None), ((1, 4), "MISSED", "superseded"), (5, None, None),
+    ]  # fmt: skip
+
+
 async def test_more_overdue_than_is_decided_at_once_is_left_out_on_record(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -594,6 +631,9 @@ async def test_more_overdue_than_is_decided_at_once_is_left_out_on_record(
     assert await lines(api, job) == [
         (0, None, None), ((1, 6), "MISSED", "superseded"), ((7, 20), "SKIPPED", "changed"),
     ]  # fmt: skip
+    await tick(api.store, T + 70 * MINUTE)
+    ledger = (await api.admin.get(f"/v1/jobs/{job}/occurrences")).body["data"]
+    assert [line["superseded_by"] for line in ledger] == [None] * 4, "nothing took their place"
     assert not await broken(api.store)
 
 

@@ -179,6 +179,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (MINUTELY | {"interval_sec": 1_000 * 366 * 86_400}, "interval_sec"),
     ({"type": "once", "run_at": "2027-02-30T00:00:00Z"}, "run_at"),
     ({"type": "once", "run_at": "9999-12-31T23:59:59Z"}, "run_at"),
+    ({"type": "once", "run_at": "2020-01-01T00:00:00Z"}, "run_at"),
     ({"type": "once", "delay": "P1000Y"}, "delay"),
 ]  # fmt: skip
 

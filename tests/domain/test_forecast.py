@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from noonday.domain import cron, schedule
 from noonday.domain.forecast import (
@@ -16,6 +18,7 @@ from noonday.domain.forecast import (
     MINUTES,
     MOST_PARTS,
     OTHERS,
+    Ends,
     Part,
     Recurring,
     Stream,
@@ -30,6 +33,7 @@ from noonday.domain.model import Cron, Interval
 
 START = datetime(2027, 3, 26, 12, tzinfo=UTC)  # the clock changes in Paris within three days
 END = START + MINUTES * MINUTE
+A_JOB = UUID(int=0)
 A, B = Stream(1, "default", "a.example"), Stream(2, "batch", "b.example")
 
 
@@ -167,6 +171,36 @@ def test_a_shape_takes_no_more_searches_than_there_are_minutes(
     shape_of(Cron("* * * * * *", jitter_sec=86_400), START)
     shape_of(Interval(1, START), START)
     assert searches <= 2 * MINUTES + 24 * 60 + 2
+
+
+@pytest.mark.parametrize("left", [1, 2, 7, 71, 72, 73, 4_319, 4_320, 4_321, 10**9])
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Cron("0 * * * *"),
+        Cron("30 2 * * *", "Europe/Paris"),
+        Cron("*/7 * * * *", "Europe/Paris"),
+        Interval(60, START - timedelta(days=3)),
+        Interval(3_601, START),
+    ],
+)
+def test_what_is_left_of_a_job_ends_with_its_last(wanted: Recurring, left: int) -> None:
+    at = schedule.next_after(wanted, START - MINUTE, A_JOB)
+    assert at is not None
+    ends = Ends(END)
+    every = [at, *takewhile(lambda each: each < END, schedule.each_after(wanted, at, A_JOB))]
+    for _ in range(2):  # the second time it is known
+        limited = ends.of(replace(wanted, max_occurrences=9), at, left)
+        assert limited.max_occurrences is None
+        last = every[left - 1] if left <= len(every) else None
+        assert limited.ends_at == last
+
+
+@pytest.mark.parametrize("wanted", [Cron("*/20 * * * * *"), Interval(20, START)])
+def test_what_is_left_within_minutes_ends_with_the_minute(wanted: Recurring) -> None:
+    limited = Ends(END).of(wanted, START, 10)
+    assert limited.ends_at is not None
+    assert (limited.ends_at - START) // MINUTE == 3
 
 
 def test_an_expression_is_thinned_to_one_second_of_each_minute() -> None:

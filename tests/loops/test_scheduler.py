@@ -455,13 +455,22 @@ async def test_nothing_below_the_start_of_the_ledger_is_materialized(
     (once,) = await arm(store, Once(T - 2 * MINUTE), T - 2 * MINUTE)
     async with store.transaction() as tx:
         await tx.execute("UPDATE ledger_start SET starts_at = $1", T - MINUTE)
-    await drive(parts.scheduler(), store, T)
+    scheduler = parts.scheduler()
+    await drive(scheduler, store, T)
     assert await ledger(store, recurring) == [
         *[(at, "MISSED", "superseded") for at in every(MINUTE, T - 3 * MINUTE, T)],
         (T, None, None),
     ], "what was not decided before cannot have run"
     assert await ledger(store, once) == []
     assert await next_of(store, once) is None, "its timer goes on, or would be read for ever"
+    (below,) = await arm(store, EVERY_MINUTE, T - 5 * MINUTE)
+    async with store.transaction() as tx:
+        await tx.execute("UPDATE ledger_start SET starts_at = $1", T)
+    await scheduler.leave()
+    scheduler = parts.scheduler()
+    await drive(scheduler, store, T)
+    assert await ledger(store, below) == [(T, None, None)]
+    assert counted(scheduler, "occurrences_missed") == 0
 
 
 # --- shares of shards -------------------------------------------------------------------------

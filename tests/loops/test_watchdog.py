@@ -11,7 +11,8 @@ import pytest
 from noonday.domain.model import Cron, Interval, Once, Schedule
 from noonday.loops import watchdog
 from noonday.loops.watchdog import Watchdog
-from noonday.store import Row, Store
+from noonday.store import Row, Store, occurrence_ranges
+from noonday.store.occurrence_ranges import OccurrenceRange
 from noonday.telemetry import Metrics
 from tests.support import seeds
 from tests.support.database_locks import value
@@ -207,6 +208,48 @@ async def test_what_ran_and_was_pruned_counts_among_so_many_occurrences(
     await drive(scheduler, store, T + 9 * HOUR)
     assert await outcomes(store, job) == [(2, None), (3, None), (4, None)]
     assert await value(store, "SELECT state FROM jobs") == "ENDED"
+
+
+@pytest.mark.parametrize("shift", [-HOUR, -MINUTE, MINUTE, HOUR, 11 * HOUR])
+@pytest.mark.parametrize("looked_after", [MINUTE, 12 * HOUR, 23 * HOUR - 2 * MINUTE])
+async def test_what_has_run_by_older_data_of_its_zone_does_not_run_again_by_the_new(
+    store: Store, parts: Parts, shift: timedelta, looked_after: timedelta
+) -> None:
+    """A daily job at ``T``; by the new data its time was, or is, ``shift`` later."""
+    scheduler, (dog, metrics) = parts.scheduler(), a_watchdog(store)
+    new = T + shift
+    (job,) = await arm(store, Cron(f"{new.minute} {new.hour} * * *", overlap="allow"), T)
+    await drive(scheduler, store, T)
+    await execute(store, "UPDATE timers SET occurrence_at = $1, due_at = $1", T + 24 * HOUR)
+    store.now = T + looked_after
+    await look(store, dog)
+    assert repaired(metrics) == {"beside": 1}
+    await drive(scheduler, store, T + looked_after)
+    store.now = new + 24 * HOUR
+    await parts.janitor().tick()
+    await drive(scheduler, store, new + 24 * HOUR)
+    ran = [(T, None), (new + 24 * HOUR, None)]
+    passed_over = [(new, "SKIPPED")] if new > T else []
+    found = [(line.at, line.outcome) for line in await lines(store, job)]
+    assert found == sorted([*ran, *passed_over])
+    assert not await broken(store)
+
+
+async def test_what_was_not_counted_of_a_pause_counts_as_it_did_when_it_ended(
+    store: Store,
+) -> None:
+    dog, _ = a_watchdog(store)
+    (job,) = await arm(store, Cron("* * * * * *", max_occurrences=20_000), T)
+    await execute(store, "DELETE FROM timers")
+    await execute(store, "UPDATE jobs SET first_at = $1", T)
+    end = T + 5 * HOUR
+    async with store.transaction() as tx:
+        skipped = OccurrenceRange(job, T, end, None, "SKIPPED", "paused")
+        await occurrence_ranges.write(tx, [skipped], "me", end)
+    store.now = end + MINUTE / 60
+    await look(store, dog)
+    (timer,) = await timers(store)
+    assert (timer["occurrence_at"], timer["seq"]) == (end + MINUTE / 60, 10_001)
 
 
 async def test_what_was_decided_by_a_clock_that_was_ahead_is_left_as_it_is(

@@ -255,9 +255,7 @@ def plan(
     none."""
     try:
         wanted = request.schedule(now, jitter_sec)
-        first_at = schedule.first(wanted, job_id, now)
-        if first_at is None:
-            raise nothing_left(wanted)
+        first_at = first_of(wanted, job_id, now, ledger_start)
         schedule.check(wanted, job_id)
         planned = schedule.plan(wanted, first_at, job_id, now)
     except ScheduleError as error:
@@ -266,13 +264,21 @@ def plan(
         field = "delay" if delayed else error.field
         code = "out_of_range" if error.field == "run_at" else "invalid"
         raise at_fault(f"/schedule/{field}", code, error.detail) from None
+    return wanted, first_at, planned
+
+
+def first_of(wanted: Schedule, job_id: UUID, now: datetime, ledger_start: datetime) -> datetime:
+    """The first occurrence of a job that is created ``now``; a problem when it cannot have one."""
+    first_at = schedule.first(wanted, job_id, now)
+    if first_at is None:
+        raise nothing_left(wanted)
     if first_at < ledger_start:
         raise at_fault(
             "/schedule/run_at",
             "before_ledger",
             f"must not lie before {ledger_start:%Y-%m-%d}, where the ledger begins",
         )
-    return wanted, first_at, planned
+    return first_at
 
 
 def nothing_left(wanted: Schedule) -> Problem:

@@ -156,10 +156,10 @@ async def _first(
     """Where a schedule begins that comes in place of another: later than ``now`` and all that is on
     record, which may lie ahead of a clock that was set back; or at the one time that it names."""
     if not isinstance(wanted, Once):
-        since = max(now, await occurrences.accounted(tx, job_id))
+        since = max(now, (await occurrences.accounted(tx, job_id)).until_at)
         later = first if first > since else schedule.next_after(wanted, since, job_id)
         if later is None:
-            raise at_fault("/schedule", "never_fires", "leaves no occurrence before 2200-01-01")
+            raise creation.nothing_left(wanted)
         return later
     if await occurrences.is_there(tx, job_id, wanted.run_at):
         detail = "is in the job's ledger already; take another time"

@@ -13,7 +13,7 @@ from noonday.api import bodies, showing
 from noonday.api.auth import KNOWN_SEC
 from noonday.api.checks import ANY_JOB, check_lane, check_schedule
 from noonday.api.context import caller_of, context_of, hot_of, lanes_of
-from noonday.api.creation import nothing_left
+from noonday.api.creation import first_of
 from noonday.api.documents import FireDocument, PreviewDocument, schedule_document, stamp
 from noonday.api.pages import json
 from noonday.api.problems import invalid
@@ -23,6 +23,7 @@ from noonday.domain import cron, preview
 from noonday.domain.lanes import usual_jitter
 from noonday.domain.model import Cron, Schedule
 from noonday.domain.preview import Fire
+from noonday.store import partitions
 
 
 async def show(request: Request) -> Response:
@@ -41,11 +42,12 @@ async def show(request: Request) -> Response:
         raise invalid(found)
     async with context_of(request).store.singly() as tx:
         now = await tx.clock()
+        ledger_start = await tx.value(partitions.LEDGER_START)
     jitter_sec = usual_jitter(lanes[body.lane], caller_of(request).jitter_sec)
     wanted = schedule_of(body.schedule, now, jitter_sec)
+    if body.after is None:
+        first_of(wanted, ANY_JOB, now, ledger_start)
     fires = preview.fires(wanted, ANY_JOB, body.after, now, body.count)
-    if not fires and body.after is None:
-        raise nothing_left(wanted)
     return json(
         PreviewDocument(
             schedule_document(wanted),

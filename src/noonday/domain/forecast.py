@@ -11,7 +11,7 @@ import heapq
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import takewhile
 from math import ceil, floor
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -139,17 +139,33 @@ def shape_of(wanted: Recurring, start: datetime, minutes: int = MINUTES) -> dict
     return {int(offset_sec // 60): number for offset_sec, number in fires}
 
 
-def ending(wanted: Recurring, at: datetime, left: int, until: datetime) -> Recurring:
-    """A schedule of which ``left`` occurrences are left, ``at`` being the next: one that ends with
-    the last of them, or in no way should that be after ``until``. At most one step for each minute
-    up to then; numbers that a cron expression draws must be drawn already."""
-    wanted = replace(wanted, max_occurrences=None)
-    thinned, times = _thinned(wanted)
-    last = at
-    for last in islice(schedule.each_after(thinned, at, _NOBODY), ceil(left / times) - 1):
-        if last >= until:
+class Ends:
+    """When schedules end of which only so many occurrences are left."""
+
+    def __init__(self, until: datetime) -> None:
+        self._until = until
+        self._known: dict[tuple[Recurring, datetime], list[datetime]] = {}
+
+    def of(self, wanted: Recurring, at: datetime, left: int) -> Recurring:
+        """A schedule of which ``left`` occurrences are left, ``at`` being the next: one that ends
+        with the last of them, or, should that be after ``until``, not at all. Numbers that a cron
+        expression draws must be drawn already."""
+        wanted = replace(wanted, max_occurrences=None)
+        thinned, times = _thinned(wanted)
+        more = ceil(left / times) - 1
+        if at + more * MINUTE >= self._until:  # it has no two in a minute
             return wanted
-    return replace(wanted, ends_at=last)
+        if isinstance(thinned, Interval):
+            last = at + more * timedelta(seconds=thinned.interval_sec)
+            return wanted if last >= self._until else replace(wanted, ends_at=last)
+        walked = self._known.get((thinned, at))
+        if walked is None:
+            later = schedule.each_after(thinned, at, _NOBODY)
+            walked = [at, *takewhile(lambda each: each < self._until, later)]
+            if len(self._known) == _REMEMBERED:  # each job with numbers of its own has one
+                self._known.clear()
+            self._known[thinned, at] = walked
+        return replace(wanted, ends_at=walked[more]) if more < len(walked) else wanted
 
 
 def _thinned(wanted: Recurring) -> tuple[Recurring, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ import structlog
 
 from noonday.domain import cron, forecast, schedule
 from noonday.domain.errors import ScheduleError
-from noonday.domain.forecast import MINUTE, MINUTES, Recurring, Stream, Survey, ending
+from noonday.domain.forecast import MINUTE, MINUTES, Ends, Recurring, Stream, Survey
 from noonday.domain.model import EPOCH, Cron, Interval
 from noonday.store import Row, Store, forecasts, watch
 from noonday.store.forecasts import Made, Minute, Span
@@ -52,6 +52,9 @@ class _Walk:
     exact: bool = True
     faulty: int = 0
     worked_since: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.ends = Ends(self.ends_at)
 
     @property
     def ends_at(self) -> datetime:
@@ -114,10 +117,8 @@ class Forecasting:
         async with self._store.singly() as tx:
             found = await forecasts.groups(tx, after, SLICE)
             now = await tx.clock()
-            limited = _limited(found.rows, now)
-            numbers = await watch.armed(tx, list(limited.items())) if limited else {}
-        left = _Left(numbers, now, walk.ends_at)
         walk.worked_since = time.monotonic()
+        left = await self._left(walk, found.rows, now)
         for row in found.rows:
             stream = Stream(row["tenant_id"], row["lane"], row["target_host"])
             try:
@@ -128,6 +129,26 @@ class Forecasting:
                 walk.faulty += row["jobs"]  # the scheduler suspends them, each with its reason
         walk.jobs += found.jobs
         walk.after = found.ends_at
+
+    async def _left(self, walk: _Walk, rows: Sequence[Row], now: datetime) -> _Left:
+        """What is known of those of these jobs that have only so many occurrences."""
+        due = {}
+        for row in rows:
+            with suppress(ScheduleError, msgspec.MsgspecError):
+                wanted = _read(row["schedule"])
+                if wanted.max_occurrences is None:
+                    continue
+                for job_id in row["ids"]:
+                    at = _next(wanted, job_id, now)
+                    if at is not None:
+                        due[job_id] = at + schedule.jitter(job_id, wanted.jitter_sec)
+                    await walk.breathe()
+        if not due:
+            return _Left({}, now, walk.ends)
+        async with self._store.singly() as tx:
+            numbers = await watch.armed(tx, list(due.items()))
+        walk.worked_since = time.monotonic()
+        return _Left(numbers, now, walk.ends)
 
     async def _count_one_off(self, walk: _Walk, span: Span) -> None:
         async with self._store.singly() as tx:
@@ -166,19 +187,6 @@ class Forecasting:
             log.warning("forecast.left_out", count=walk.faulty, reason="no sound schedule")
 
 
-def _limited(rows: Sequence[Row], now: datetime) -> dict[UUID, datetime]:
-    """When the next occurrence is due of jobs that have only so many."""
-    found = {}
-    for row in rows:
-        with suppress(ScheduleError, msgspec.MsgspecError):
-            wanted = _read(row["schedule"])
-            for job_id in row["ids"] or () if wanted.max_occurrences is not None else ():
-                at = _next(wanted, job_id, now)
-                if at is not None:
-                    found[job_id] = at + schedule.jitter(job_id, wanted.jitter_sec)
-    return found
-
-
 def _next(wanted: Recurring, job_id: UUID, now: datetime) -> datetime | None:
     """The nominal time of the occurrence that is due next."""
     return schedule.next_after(wanted, now - schedule.jitter(job_id, wanted.jitter_sec), job_id)
@@ -190,7 +198,7 @@ class _Left(NamedTuple):
     numbers: Mapping[UUID, int]
     """That of the next one, of those whose timer stands there."""
     now: datetime
-    until: datetime
+    ends: Ends
 
     def of(self, wanted: Recurring, job_id: UUID) -> Recurring:
         """A job's schedule by itself, with its end if that is known."""
@@ -198,13 +206,15 @@ class _Left(NamedTuple):
         if isinstance(wanted, Cron) and cron.is_drawn(wanted.cron):
             wanted = msgspec.structs.replace(wanted, cron=cron.drawn(wanted.cron, job_id))
         left = None if seq is None else schedule.left_from(wanted, seq)
-        return wanted if left is None or at is None else ending(wanted, at, left, self.until)
+        return wanted if left is None or at is None else self.ends.of(wanted, at, left)
 
 
-def _each(wanted: Recurring, row: Row, left: _Left) -> list[tuple[Recurring, int]]:
+def _each(wanted: Recurring, row: Row, left: _Left) -> Iterator[tuple[Recurring, int]]:
     """The schedules that a group comes to, each with how many jobs: one, unless each job draws
     numbers, or has an end, of its own."""
     drawn = isinstance(wanted, Cron) and cron.is_drawn(wanted.cron)
     if row["ids"] is None or not (drawn or wanted.max_occurrences is not None):
-        return [(wanted, row["jobs"])]
-    return [(left.of(wanted, job_id), 1) for job_id in row["ids"]]
+        yield wanted, row["jobs"]
+        return
+    for job_id in row["ids"]:
+        yield left.of(wanted, job_id), 1

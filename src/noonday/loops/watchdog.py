@@ -22,8 +22,19 @@ import structlog
 from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import MICROSECOND, Cron, Interval, JobSpec, Once, shard_of
-from noonday.domain.pausing import stretch
-from noonday.store import Row, Store, Tx, jobs, locks, occurrences, timers, watch
+from noonday.domain.pausing import MOST_COUNTED, stretch
+from noonday.store import (
+    Row,
+    Store,
+    Tx,
+    jobs,
+    locks,
+    occurrence_ranges,
+    occurrences,
+    timers,
+    watch,
+)
+from noonday.store.occurrence_ranges import OccurrenceRange
 from noonday.store.timers import Timer
 from noonday.store.wakeups import TIMERS
 from noonday.telemetry import Metrics
@@ -114,6 +125,10 @@ class Watchdog:
         job, wanted, at = wrong.job, wrong.wanted, wrong.belongs_at
         job_id: UUID = job["id"]
         await timers.disarm(tx, job_id)
+        if at is not None and wrong.has_run:
+            passed_over = OccurrenceRange(job_id, at, at, 1, "SKIPPED", "changed")
+            await occurrence_ranges.write(tx, [passed_over], occurrence_ranges.BY_ITSELF, wrong.now)
+            at = schedule.next_after(wanted, at, job_id)
         seq = 1 if at is None else await _number(tx, job, wanted, at)
         if at is None or not schedule.is_within(wanted, at, seq):
             await jobs.end(tx, [(job_id, job["schedule_version"])], wrong.now)
@@ -135,7 +150,9 @@ class _Wrong(NamedTuple):
     stands_at: datetime | None
     """None: it has none."""
     belongs_at: datetime | None
-    """None: nothing of the job is left."""
+    """The first that is not on record; None: nothing of the job is left."""
+    decided_at: datetime | None
+    """The last that is on record."""
 
     @property
     def how(self) -> Literal["unarmed", "ahead", "beside"]:
@@ -146,10 +163,18 @@ class _Wrong(NamedTuple):
         is_named = schedule.next_after(self.wanted, at - MICROSECOND, self.job["id"]) == at
         return "ahead" if is_named else "beside"
 
+    @property
+    def has_run(self) -> bool:
+        """Whether that first one is, by the new data of a zone, what was decided last by the old:
+        it is nearer to that than to what comes next by the old."""
+        if self.how != "beside" or not (self.stands_at and self.belongs_at and self.decided_at):
+            return False
+        return self.belongs_at - self.decided_at < abs(self.stands_at - self.belongs_at)
+
 
 async def _wrong(tx: Tx, job_id: UUID, tenant_id: int) -> _Wrong | None:
-    """None: its timer stands at its next nominal time, or at one that has come; or it needs
-    none."""
+    """None: its timer stands at its next nominal time, at one that has come, or where its ledger
+    ends; or it needs none."""
     job, now = await jobs.one(tx, job_id, tenant_id), await tx.moment()
     if job is None or job["state"] != "ACTIVE" or (wanted := _schedule(job, now)) is None:
         return None
@@ -157,13 +182,14 @@ async def _wrong(tx: Tx, job_id: UUID, tenant_id: int) -> _Wrong | None:
     stands_at = None if timer is None else timer["occurrence_at"]
     if stands_at is not None and stands_at <= now:
         return None
-    since = max(await occurrences.accounted(tx, job_id), job["created_at"] - MICROSECOND)
+    decided_at, until_at = await occurrences.accounted(tx, job_id)
+    since = max(until_at, job["created_at"] - MICROSECOND)
     belongs_at = schedule.next_after(wanted, since, job_id)
-    # (What has been decided already may lie ahead: the clock was set back.)
+    # (Its ledger may end ahead of the present: the clock was set back.)
     right = (schedule.next_after(wanted, now, job_id), belongs_at)
     if stands_at is not None and stands_at in right:
         return None
-    return _Wrong(job, wanted, now, stands_at, belongs_at)
+    return _Wrong(job, wanted, now, stands_at, belongs_at, decided_at)
 
 
 def _schedule(job: Row, now: datetime) -> Cron | Interval | None:
@@ -185,5 +211,5 @@ async def _number(tx: Tx, job: Row, wanted: Cron | Interval, at: datetime) -> in
         return 1
     before = stretch(wanted, first_at, at - MICROSECOND, job["id"], most).number
     if before is None:
-        before = await watch.count(tx, job["id"], first_at, most)
+        before = await watch.count(tx, job["id"], first_at, most, MOST_COUNTED)
     return 1 + before

@@ -16,6 +16,7 @@ import msgspec
 from noonday.domain import schedule
 from noonday.domain.errors import ScheduleError
 from noonday.domain.model import JobSpec, Kind, RunKey, Schedule
+from noonday.domain.pausing import stretch
 from noonday.store import (
     Row,
     Tx,
@@ -187,9 +188,9 @@ async def _close_pause(tx: Tx, job: Row, pause: Pause) -> None:
 
 
 async def _close_overdue(tx: Tx, job: Row, armed: Mapping[Any, Any], reason: str) -> str:
-    """What fell due before the end of its job and was not fired yet is on record as well, at most
-    ``MOST_CLOSED`` of it: as missed or skipped where it would have been, and the one that would
-    have run as cancelled. What a one-off job has come to by that."""
+    """What fell due before the end of its job and was not fired yet is on record as well: as missed
+    or skipped where it would have been, the one that would have run as cancelled, and what comes
+    after ``MOST_CLOSED`` as skipped. What a one-off job has come to by that."""
     now = await tx.moment()
     try:
         wanted = msgspec.json.decode(job["spec"], type=JobSpec).schedule
@@ -203,8 +204,12 @@ async def _close_overdue(tx: Tx, job: Row, armed: Mapping[Any, Any], reason: str
     if closed:
         await occurrences.close(tx, job, delay, closed, now)
     ranges = [OccurrenceRange.of(job["id"], each) for each in missed if each.number > 1]
-    await occurrence_ranges.write(tx, ranges, BY_ITSELF, now)
     last = plans[-1]
+    if last.more and last.rearm is not None:
+        seq = armed["seq"] + sum(plan.decided for plan in plans)
+        rest = stretch(wanted, last.rearm, now - delay, job["id"], schedule.left_from(wanted, seq))
+        ranges.append(OccurrenceRange(job["id"], *rest, "SKIPPED", "cancelled"))
+    await occurrence_ranges.write(tx, ranges, BY_ITSELF, now)
     return last.missed[-1].outcome if last.missed and last.fire is None else "CANCELLED"
 
 

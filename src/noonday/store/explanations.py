@@ -61,13 +61,17 @@ async def waiting(tx: Tx, job_id: UUID) -> Row | None:
 
 
 LAST: Final = """
-SELECT occurrence_at, kind, outcome, reason, ended_at FROM occurrences WHERE job_id = $1
+(SELECT occurrence_at, kind, outcome, reason, ended_at FROM occurrences WHERE job_id = $1
+ ORDER BY occurrence_at DESC, kind DESC LIMIT 1)
+UNION ALL
+(SELECT to_at, 0, outcome, reason, written_at FROM occurrence_ranges WHERE job_id = $1
+ ORDER BY to_at DESC LIMIT 1)
 ORDER BY occurrence_at DESC, kind DESC LIMIT 1
 """
 
 
 async def last(tx: Tx, job_id: UUID) -> Row | None:
-    """A job's last ledger row."""
+    """A job's last line of the ledger."""
     return await tx.row(LAST, job_id)
 
 

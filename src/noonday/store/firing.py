@@ -86,7 +86,7 @@ def plan(row: Row, epoch: int | None, now: datetime, limit: int) -> Due | Unread
     except Exception as error:
         return Unreadable.because(job_id, "the schedule cannot be computed", error)
     fired = Fired(job_id, row["due_at"], row["schedule_version"], row["seq"], row["shard"], epoch)
-    # (Both are in order of time.)
+    # (The first of each is about the oldest.)
     late = (bool(entries) and now - entries[0].due_at > LATE) or (
         bool(ranges) and now - ranges[0].from_at - jitter > LATE
     )
@@ -166,11 +166,13 @@ async def take(tx: Tx, job: Row, ranks: Ranks, now: datetime) -> Armed | None:
     """
     job_id, fired = job["id"], 0
     timer: Mapping[Any, Any] | None = await timers.of_job(tx, job_id)
-    while timer is not None and timer["due_at"] <= now and fired < MOST_FIRED:
+    while timer is not None and fired < MOST_FIRED:
+        if timer["catch_up_to"] is not None and timer["due_at"] > now:
+            break  # of all that are to run, the next have their time
         row = dict(job) | dict(timer) | {"job_id": job_id, "shard": shard_of(job_id)}
         planned = plan(row, None, now, MOST_FIRED)
         if isinstance(planned, Unreadable) or not planned.decided:
-            break  # nobody can say what was due
+            break  # nothing was due, or nobody can say what
         await _fire(tx, planned, ranks, now)
         fired += planned.decided
         timer = None if planned.rearm is None else _as_armed(planned.rearm, now)

@@ -48,22 +48,32 @@ SELECT i.job_id, i.from_at, i.to_at, j.tenant_id, i.count, i.outcome, i.reason,
 FROM unnest($3::uuid[], $4::timestamptz[], $5::timestamptz[], $6::int[], $7::text[], $8::text[])
      AS i(job_id, from_at, to_at, count, outcome, reason)
 CROSS JOIN LATERAL (SELECT j.* FROM jobs AS j WHERE j.id = i.job_id LIMIT 1) AS j
+WHERE i.to_at >= (SELECT starts_at FROM ledger_start)
+RETURNING outcome, count
 """
 
 
-async def write(tx: Tx, ranges: Sequence[OccurrenceRange], by: str, now: datetime) -> None:
-    """A line each, of the version that the schedule of its job has now. Needs the shards' locks."""
-    if ranges:
-        await tx.execute(WRITE, now, by, *columns(ranges, 6))
+async def write(tx: Tx, ranges: Sequence[OccurrenceRange], by: str, now: datetime) -> Sequence[Row]:
+    """A line each, of the version that the schedule of its job has now, but for what lies below the
+    start of the ledger; their outcomes and numbers. Needs the shards' locks."""
+    return await tx.rows(WRITE, now, by, *columns(ranges, 6)) if ranges else ()
 
 
 SUPERSEDED_BY: Final = f"""
 CASE WHEN l.reason = 'superseded' THEN (
-    SELECT {RUN_ID.format("o")} FROM occurrences AS o
-    WHERE o.job_id = l.job_id AND o.occurrence_at > l.{{0}} AND o.kind = 0
-      AND (o.reason IS NULL OR o.reason NOT IN ('superseded', 'dst_gap'))
-    ORDER BY o.occurrence_at LIMIT 1) END AS superseded_by"""
-"""The occurrence that was decided in place of what a line ``l`` of the ledger is about."""
+    SELECT run FROM (
+        (SELECT o.occurrence_at AS at, {RUN_ID.format("o")} AS run FROM occurrences AS o
+         WHERE o.job_id = l.job_id AND o.occurrence_at > l.{{0}} AND o.kind = 0
+           AND (o.reason IS NULL OR o.reason NOT IN ('superseded', 'dst_gap'))
+         ORDER BY o.occurrence_at LIMIT 1)
+        UNION ALL
+        (SELECT r.to_at, NULL FROM occurrence_ranges AS r
+         WHERE r.job_id = l.job_id AND r.to_at > l.{{0}}
+           AND r.reason NOT IN ('superseded', 'dst_gap')
+         ORDER BY r.to_at LIMIT 1)
+    ) AS following ORDER BY at LIMIT 1) END AS superseded_by"""
+"""The occurrence that was decided in place of what a line ``l`` of the ledger is about; null where
+none was: what came after it was left out."""
 LEDGER: Final = f"""
 SELECT job_id, from_at, to_at AS occurrence_at, {KIND} AS kind, count, outcome, reason,
        schedule_version, written_at, caused_by, {SUPERSEDED_BY.format("to_at")}

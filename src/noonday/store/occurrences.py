@@ -165,10 +165,9 @@ async def materialize(
     tx.caps.update(written["waited_for"] or ())
     done = set(written["jobs"] or ())
     ranges = [each for each in ranges if each.job_id in done]
-    await occurrence_ranges.write(tx, ranges, occurrence_ranges.BY_ITSELF, now)
     counts = {"MISSED": written["missed"], "SKIPPED": written["skipped"]}
-    for each in ranges:
-        counts[each.outcome] += each.number or 0
+    for row in await occurrence_ranges.write(tx, ranges, occurrence_ranges.BY_ITSELF, now):
+        counts[row["outcome"]] += row["count"]
     return Written(written["fired"], written["ready"], counts["MISSED"], counts["SKIPPED"])
 
 
@@ -296,30 +295,41 @@ async def close(
 
 
 IS_THERE: Final = """
-SELECT true FROM occurrences WHERE job_id = $1 AND occurrence_at = $2 AND kind = 0
+SELECT EXISTS (SELECT FROM occurrences WHERE job_id = $1 AND occurrence_at = $2 AND kind = 0)
+    OR EXISTS (SELECT FROM occurrence_ranges WHERE job_id = $1 AND from_at <= $2 AND to_at >= $2)
 """
 
 
 async def is_there(tx: Tx, job_id: UUID, occurrence_at: datetime) -> bool:
-    """Whether an occurrence of a job's schedule is in the ledger as a line of its own."""
-    return await tx.value(IS_THERE, job_id, occurrence_at) is not None
+    """Whether a nominal time of a job's schedule is in the ledger, by itself or within a range."""
+    found: bool = await tx.value(IS_THERE, job_id, occurrence_at)
+    return found
 
 
 ACCOUNTED: Final = """
-SELECT greatest(
+SELECT decided_at, greatest(decided_at,
+    (SELECT max(until_at) FROM schedule_versions WHERE job_id = $1),
+    (SELECT starts_at - interval '1 microsecond' FROM ledger_start)) AS until_at
+FROM (SELECT greatest(
     (SELECT occurrence_at FROM occurrences WHERE job_id = $1 AND kind = 0
      ORDER BY occurrence_at DESC LIMIT 1),
-    (SELECT max(to_at) FROM occurrence_ranges WHERE job_id = $1),
-    (SELECT max(until_at) FROM schedule_versions WHERE job_id = $1),
-    (SELECT starts_at - interval '1 microsecond' FROM ledger_start))
+    (SELECT max(to_at) FROM occurrence_ranges WHERE job_id = $1)) AS decided_at) AS d
 """
 
 
-async def accounted(tx: Tx, job_id: UUID) -> datetime:
-    """Up to when a job's nominal times are on record, were so and have been pruned, or are those of
-    a schedule that it had."""
-    found: datetime = await tx.value(ACCOUNTED, job_id)
-    return found
+class Accounted(NamedTuple):
+    """How far a job's ledger reaches."""
+
+    decided_at: datetime | None
+    """The last nominal time that is on record."""
+    until_at: datetime
+    """Up to here nominal times are on record, were so and have been pruned, or are those of a
+    schedule that the job had."""
+
+
+async def accounted(tx: Tx, job_id: UUID) -> Accounted:
+    """Up to when a job's nominal times are accounted for."""
+    return Accounted(*(await tx.one(ACCOUNTED, job_id)).values())
 
 
 LEDGER: Final = f"""

@@ -177,4 +177,5 @@ async def _unknown(tx: Tx, job: Row, wanted: Schedule, now: datetime) -> datetim
         fired = await occurrences.is_there(tx, job["id"], wanted.run_at)
         return None if fired else wanted.run_at
     delay = schedule.jitter(job["id"], wanted.jitter_sec)
-    return schedule.next_after(wanted, now - delay, job["id"])
+    accounted = await occurrences.accounted(tx, job["id"])
+    return schedule.next_after(wanted, max(now - delay, accounted.until_at), job["id"])

@@ -47,12 +47,13 @@ COUNT: Final = """
 SELECT (SELECT count(*) FROM (SELECT FROM occurrences
                               WHERE job_id = $1 AND occurrence_at >= $2 AND kind = 0
                               LIMIT $3) AS few)::int
-       + coalesce((SELECT sum(count) FROM occurrence_ranges
+       + coalesce((SELECT sum(coalesce(count, $4)) FROM occurrence_ranges
                    WHERE job_id = $1 AND to_at >= $2), 0)::int
 """
 
 
-async def count(tx: Tx, job_id: UUID, since: datetime, most: int) -> int:
-    """How many of a job's nominal times are on record, counted up to ``most``."""
-    found: int = await tx.value(COUNT, job_id, since, most)
+async def count(tx: Tx, job_id: UUID, since: datetime, most: int, uncounted: int) -> int:
+    """How many of a job's nominal times are on record, counted up to ``most``; ranges that are not
+    counted are taken for ``uncounted``."""
+    found: int = await tx.value(COUNT, job_id, since, most, uncounted)
     return found

@@ -138,7 +138,7 @@ class Forecasting:
                 wanted = _read(row["schedule"])
                 if wanted.max_occurrences is None:
                     continue
-                for job_id in row["ids"]:
+                for job_id in row["ids"] or ():
                     at = _next(wanted, job_id, now)
                     if at is not None:
                         due[job_id] = at + schedule.jitter(job_id, wanted.jitter_sec)

@@ -40,7 +40,7 @@ WITH slice AS MATERIALIZED (
 )
 SELECT schedule, tenant_id, lane, target_host, count(*)::int AS jobs,
        CASE WHEN schedule ~* '"cron":"([^"]*([^a-z"]|\\\\t))?h([^a-z]|$)'
-              OR schedule ~ '"max_occurrences":[0-9]'
+              OR schedule ~ '"max_occurrences": *[0-9]'
             THEN array_agg(id) END AS ids,
        (SELECT id FROM slice ORDER BY id DESC LIMIT 1) AS last_id
 FROM slice GROUP BY schedule, tenant_id, lane, target_host

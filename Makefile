@@ -90,7 +90,7 @@ oracle: $(DEV)/.ready ## Fires around all clock changes, computed in three ways 
 	$(DEV)/bin/python -m tests.oracle --comparisons $(COMPARISONS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: test-newest
-test-newest: $(if $(NEWEST),$(NEW)/.ready)
+test-newest: $(if $(NEWEST),$(NEW)/.ready) debian
 ifeq ($(NEWEST),)
 	@echo "no Python newer than 3.11 was found"$(if $(filter true,$(CI)),; exit 1)
 else

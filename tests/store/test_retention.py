@@ -179,7 +179,7 @@ SELECT (SELECT array_agg(to_at ORDER BY to_at) FROM occurrence_ranges) AS ranges
 
 async def test_ranges_and_schedules_go_when_the_ledger_begins_after_them(store: Store) -> None:
     job = seeds.new_job(seeds.spec_of(seeds.every(60, NOW)), NOW)
-    start = await ledger_start(store)
+    start = await ledger_start(store) + 2 * DAY
     ends = [start - DAY, start - timedelta(microseconds=1), start, start + DAY]
     async with store.transaction() as tx:
         await jobs.insert(tx, [job])
@@ -191,6 +191,7 @@ async def test_ranges_and_schedules_go_when_the_ledger_begins_after_them(store: 
                 job.id, n, end - DAY, end,
             )  # fmt: skip
     async with store.transaction() as tx:
+        await tx.execute("UPDATE ledger_start SET starts_at = $1", start)
         assert await occurrence_ranges.forget(tx, 1) == 1
         assert await occurrence_ranges.forget(tx, 100) == 1
         assert await changes.forget_schedules(tx, 100) == 2

@@ -9,6 +9,7 @@ What is late after an outage is read apart, and gets a share (``catching_up``).
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -49,6 +50,8 @@ BATCH: Final = 500
 MOST_DECIDED: Final = 25_000
 """Nominal times that a tick decides, about. After a long time down each of its timers may stand for
 thousands: then all get their turn, a few of them each, in a transaction that ends in time."""
+WORK_SEC: Final = 0.02
+"""After planning for so long without a break, others of the process have their turn."""
 LOOK_AHEAD: Final = timedelta(seconds=1)
 AHEAD: Final = timedelta(seconds=1)
 """How far the database's clock is expected to be ahead of ours at most."""
@@ -226,7 +229,11 @@ class Scheduler:
         unreadable: list[Unreadable] = []
         stale: list[Row] = []
         limit = max(MOST_DECIDED // len(due), 1)
+        planned_since = time.monotonic()
         for row in due:
+            if time.monotonic() - planned_since > WORK_SEC:
+                await asyncio.sleep(0)
+                planned_since = time.monotonic()
             if not row["current"]:
                 stale.append(row)
                 continue
